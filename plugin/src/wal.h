@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * wal.h - parser of RocksDB's WAL (log) file format. Pure: no I/O, no locks; fed with bytes in any
+ * chunking, so that the same code follows a live WAL append by append and reads a file back.
+ *
+ * Format (RocksDB 7.8.3, db/log_format.h): the file is a row of 32 KiB blocks. A block holds
+ * fragments: header { u32 masked CRC-32C of type.. and payload, u16 LE length, u8 type }, payload;
+ * recyclable types have the u32 log number behind the type, covered by the CRC. A rest of a block
+ * smaller than a header (7 bytes; 11 once the file uses recyclable records) is zero-filled. A record
+ * is one FULL fragment, or FIRST, MIDDLE*, LAST.
+ */
+#ifndef PGLOG_WAL_H
+#define PGLOG_WAL_H
+
+#include "util.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WAL_BLOCK 32768u
+#define WAL_HEADER 7u
+#define WAL_RECYCLABLE_HEADER 11u
+
+enum wal_type {
+  WAL_ZERO = 0,
+  WAL_FULL = 1,
+  WAL_FIRST = 2,
+  WAL_MIDDLE = 3,
+  WAL_LAST = 4,
+  WAL_R_FULL = 5,
+  WAL_R_FIRST = 6,
+  WAL_R_MIDDLE = 7,
+  WAL_R_LAST = 8,
+  WAL_SET_COMPRESSION = 9,
+};
+
+/* How a stream ends, from wal_end(). */
+enum wal_end {
+  WAL_END_CLEAN, /* at a record's end */
+  WAL_END_TORN,  /* in the middle of a record: what is there is right, as far as it goes */
+  WAL_END_ZEROS, /* a zero header, and nothing but zeros up to the end (preallocated or unwritten) */
+  WAL_END_DAMAGE /* anything else: bad CRC, length, type, order, or a zero header with bytes behind */
+};
+
+/* A complete record. `payload` (a WriteBatch) points into the bytes being fed, or into the parser's
+ * own buffer if the record was fragmented or came in several chunks; valid during the call only. A
+ * negative return stops the parser and becomes wal_feed()'s result. */
+struct wal_record {
+  struct slice payload;
+  uint64_t start, end; /* file offsets of the first header's first byte, and behind the last byte */
+};
+typedef int (*wal_record_fn)(void *arg, const struct wal_record *r, struct pglog_error *err);
+
+/* Parser state. Use wal_init/wal_feed/wal_end/wal_free only. */
+struct wal_parser {
+  uint64_t number;     /* log number, for recyclable records and messages */
+  uint64_t offset;     /* file offset of the next byte to be fed */
+  uint64_t good_end;   /* end of the last complete record (or the start offset) */
+  bool verify;         /* check CRCs */
+  bool recyclable;     /* a recyclable record was seen */
+  uint8_t header[WAL_RECYCLABLE_HEADER];
+  uint32_t have;       /* header bytes collected */
+  uint32_t left;       /* payload bytes of the fragment still to come */
+  uint32_t crc;        /* running CRC of the open fragment */
+  bool in_record;      /* FIRST seen, LAST not yet */
+  bool in_payload;
+  uint64_t rec_start;
+  struct buf rec;      /* payload of the open record, when it could not be handed out in place */
+  int state;           /* enum wal_end, sticky once DAMAGE or ZEROS */
+  uint64_t damage_at;  /* offset of the first damaged record's start */
+  char damage[160];    /* what is wrong there */
+};
+
+/* Start at file offset `start`, which must be 0 or the end of a record. */
+void wal_init(struct wal_parser *w, uint64_t number, uint64_t start, bool verify);
+
+/* Feed the next `n` bytes. Calls fn for each record completed. Returns 0 (damage included: ask
+ * wal_end()), the callback's error, or PGLOG_ENOMEM. After damage, bytes are only counted (and
+ * looked at to tell ZEROS from DAMAGE). PGLOG_ENOTSUP for a compression record (wal_compression),
+ * with a message that names the option. */
+int wal_feed(struct wal_parser *w, const uint8_t *p, size_t n, wal_record_fn fn, void *arg,
+             struct pglog_error *err);
+
+/* What the stream would be if it ended here. The cut point for damage or a torn record is
+ * w->good_end. */
+enum wal_end wal_end(const struct wal_parser *w);
+
+void wal_free(struct wal_parser *w);
+
+/* Encoder of legacy records, for tests and tools: appends `payload` as a record to `out`, whose size
+ * modulo WAL_BLOCK is the place in the block. With `recyclable`, in the recyclable form. */
+int wal_encode(struct buf *out, struct slice payload, bool recyclable, uint32_t number);
+
+/* The number in a WAL file name ("000123.log", any path in front is ignored). False if `name` is not
+ * a WAL's name. */
+bool wal_file_number(const char *name, uint64_t *number);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
