@@ -43,8 +43,19 @@ bool rule_eq(const struct pglog_rule *a, const struct pglog_rule *b);
 /* One line, e.g. `cf=P prefix= pgid=fixed:8`. Returns `out`. */
 const char *rule_print(const struct pglog_rule *r, char *out, size_t cap);
 
-/* Encoded form for the superblock, see FORMAT.md. Encode returns the length (at most
- * RULE_ENCODED_MAX). Decode checks every field; PGLOG_ECORRUPT. */
+/* Is every field within its limits, and does the rule leave something to RocksDB (the whole default
+ * column family is refused, and so is the guard)? PGLOG_EINVAL. */
+int rule_check(const struct pglog_rule *r, struct pglog_error *err);
+
+/* Encoded form for the superblock:
+ *
+ *     00     enum pglog_pgid_kind
+ *     01     bytes of the prefix
+ *     02-03  pgid_arg, LE
+ *     04-    prefix; then one byte with the length of the column family's name; then the name
+ *
+ * Encode returns the length (at most RULE_ENCODED_MAX). Decode checks every field, and that nothing
+ * but zeros follows; PGLOG_ECORRUPT. */
 #define RULE_ENCODED_MAX (4 + PGLOG_PREFIX_MAX + 1 + PGLOG_CF_NAME_MAX + 1)
 size_t rule_encode(const struct pglog_rule *r, uint8_t *out);
 int rule_decode(struct pglog_rule *r, struct slice in, struct pglog_error *err);
