@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+
+int fail_set(struct fail *f, const char *fmt, ...) {
+  char text[sizeof(f->text)];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(text, sizeof(text), fmt, ap);
+  va_end(ap);
+  memcpy(f->text, text, sizeof(text));
+  return -1;
+}
+
+const char *bytes_print(char *out, size_t cap, struct bytes b) {
+  size_t n = 0;
+  for (size_t i = 0; i < b.size && n + 5 <= cap; i++) {
+    uint8_t c = b.data[i];
+    if (c >= 0x20 && c < 0x7f && c != '\\')
+      out[n++] = (char)c;
+    else
+      n += (size_t)snprintf(out + n, cap - n, "\\x%02x", c);
+  }
+  out[n] = 0;
+  return out;
+}
+
+void *must_realloc(void *p, size_t size) {
+  void *q = realloc(p, size ? size : 1);
+  if (!q) {
+    fprintf(stderr, "pglog_bench: out of memory: %zu bytes asked for\n", size);
+    exit(1);
+  }
+  return q;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * pglog_bench - compares ways to keep the pg log. Subcommands: replay.
+ */
+#include <signal.h>
+
+#include "common.h"
+#include "replay.h"
+
+static void usage(FILE *out) {
+  fprintf(out, "usage: pglog_bench COMMAND [options]; pglog_bench COMMAND --help\n"
+               "commands:\n"
+               "  replay   recorded transactions of an OSD through several modes\n");
+}
+
+int main(int argc, char **argv) {
+  /* A file size limit is a full disk like any other: an error to report, not a reason to die. */
+  signal(SIGXFSZ, SIG_IGN);
+  if (argc < 2) {
+    usage(stderr);
+    return 2;
+  }
+  if (strcmp(argv[1], "replay") == 0)
+    return replay_main(argc - 1, argv + 1);
+  if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
+    usage(stdout);
+    return 0;
+  }
+  fprintf(stderr, "pglog_bench: unknown command \"%s\"\n", argv[1]);
+  usage(stderr);
+  return 2;
+}
