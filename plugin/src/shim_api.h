@@ -2,8 +2,9 @@
  *
  * shim_api.h - what the facade needs of the file system shim, callable from C.
  *
- * `env` is a `rocksdb::Env *` passed as `void *`, `user_env` too. "A pglog Env" is an Env whose file
- * system is the shim, however it was made: shim_env_new(), `env=pglog://...`, `--fs_uri=pglog://...`.
+ * `env` is a `rocksdb::Env *` passed as `void *`, `user_env` too. "A pglog Env" is an Env whose
+ * file system is the shim, however it was made: shim_env_new(), `env=pglog://...`,
+ * `--fs_uri=pglog://...`.
  *
  * The shim opens the store of a database directory when RocksDB takes its LOCK and closes it when
  * RocksDB gives the LOCK back, both inside RocksDB's open and close. Between the two the store of a
@@ -35,8 +36,9 @@ struct store *shim_store_of(void *env, const char *dbname);
 
 /* RocksDB is about to open `dbname` in this Env with this wal_recovery_mode (rocksdb's numbers) and
  * wal_dir ("" or NULL: the database directory). Used by the next LOCK of that directory, whichever
- * thread takes it, and then forgotten. Not needed for correctness when RocksDB is opened in the same
- * thread through DB::Open: the shim then sees the DBOptions themselves. The C API's open is DB::Open. */
+ * thread takes it, and then forgotten. Not needed for correctness when RocksDB is opened in the
+ * same thread through DB::Open: the shim then sees the DBOptions themselves. The C API's open is
+ * DB::Open. */
 void shim_hint_open(void *env, const char *dbname, int wal_recovery_mode, const char *wal_dir);
 
 /* The guard's comparator (`const rocksdb::Comparator *`), named PGLOG_GUARD_COMPARATOR, bytewise.
