@@ -171,15 +171,23 @@ TEST(Super, ReservedBytesAndLimitsAreChecked) {
   strcpy(s.identity, "id");
   s.n_wals = 1;
   s.wals[0] = 5;
-  for (size_t at : {109, 113, 118, 179, 511, 520, 2559, 2560, 4095}) {
+  for (size_t at : {109, 113, 126, 179, 511, 520, 2559, 2560, 4095}) {
     super_encode(&s, b.p);
     b.p[at] ^= 0x80;
     FixCrc(b.p);
     EXPECT_EQ(PGLOG_ECORRUPT, super_decode(&t, b.p, &err)) << at;
   }
   // (offset, value) of one byte that puts a field out of its limits
-  for (auto [at, value] : std::vector<std::pair<size_t, uint8_t>>{
-           {16, 0}, {24, 0}, {32, 6}, {64, 9}, {68, 9}, {111, 2}, {112, 65}, {115, 2}, {116, 0}}) {
+  for (auto [at, value] : std::vector<std::pair<size_t, uint8_t>>{{16, 0},
+                                                                  {24, 0},
+                                                                  {32, 6},
+                                                                  {64, 9},
+                                                                  {68, 9},
+                                                                  {111, 2},
+                                                                  {112, 65},
+                                                                  {115, 2},
+                                                                  {116, 9},
+                                                                  {124, 0}}) {
     super_encode(&s, b.p);
     b.p[at] = value;
     FixCrc(b.p);
