@@ -49,7 +49,8 @@ struct model {
   struct digest digest;
 };
 
-/* The key space that `before` (may be NULL) and `passes` passes of `t` leave. t->shift is 0 again.
+/* The key space that `before` (may be NULL) and `passes` passes of `t` leave. The trace is as
+ * recorded again.
  */
 void model_build(struct model *m, const struct keyspace_file *before, struct trace *t,
                  uint64_t passes);

@@ -220,6 +220,8 @@ static int load(struct session *s, struct fail *f) {
     return fail_set(f, "--reopen-at=%" PRIu64 " is beyond the %zu records of the trace",
                     a->reopen_at, s->trace.n_records);
   trace_group(&s->trace, a->group, a->reopen_at);
+  if (a->passes > 1)
+    trace_passes(&s->trace, a->before ? &s->before : NULL);
   if (a->check)
     model_build(&s->model, a->before ? &s->before : NULL, &s->trace, a->passes);
   /* Memory that the model gave up must not serve the databases of the forked runs. */

@@ -20,6 +20,7 @@ enum {
 };
 
 #define BATCH_HEADER 12
+#define EPOCH_DIGITS 10
 #define VERSION_DIGITS 20
 #define LOG_KEY (TRACE_PG_ID + 1 + 10 + 1 + VERSION_DIGITS) /* id . %010u . %020llu */
 #define DUP_KEY (LOG_KEY + 4)                               /* id . dup_ %010u . %020llu */
@@ -200,9 +201,10 @@ enum trace_key_kind trace_key_version(struct bytes key, uint64_t *version) {
     return TRACE_KEY_OTHER;
   if (key.data[TRACE_PG_ID] != '.' || (dup && memcmp(key.data + TRACE_PG_ID + 1, "dup_", 4) != 0))
     return TRACE_KEY_OTHER;
-  uint64_t epoch, v;
+  uint64_t unused, v;
   const uint8_t *p = key.data + TRACE_PG_ID + 1 + (dup ? 4 : 0);
-  if (!digits(p, 10, &epoch) || p[10] != '.' || !digits(p + 11, VERSION_DIGITS, &v))
+  if (!digits(p, EPOCH_DIGITS, &unused) || p[EPOCH_DIGITS] != '.' ||
+      !digits(p + EPOCH_DIGITS + 1, VERSION_DIGITS, &v))
     return TRACE_KEY_OTHER;
   *version = v;
   return dup ? TRACE_KEY_DUP : TRACE_KEY_LOG;
@@ -242,9 +244,8 @@ static struct trace_pg *pg_get(struct trace *t, const uint8_t *id) {
   t->pgs = must_realloc(t->pgs, (t->n_pgs + 1) * sizeof(*t->pgs));
   memmove(t->pgs + at + 1, t->pgs + at, (t->n_pgs - at) * sizeof(*t->pgs));
   t->n_pgs++;
+  t->pgs[at] = (struct trace_pg){.min = UINT64_MAX};
   memcpy(t->pgs[at].id, id, TRACE_PG_ID);
-  t->pgs[at].min = UINT64_MAX;
-  t->pgs[at].max = 0;
   return &t->pgs[at];
 }
 
@@ -327,8 +328,11 @@ int trace_load(struct trace *t, const char *path, uint64_t limit, struct fail *f
 
 void trace_free(struct trace *t) {
   free(t->data);
+  free(t->recorded);
   free(t->records);
   free(t->last);
+  for (size_t i = 0; i < t->n_pgs; i++)
+    free(t->pgs[i].epochs);
   free(t->pgs);
   memset(t, 0, sizeof(*t));
 }
@@ -360,32 +364,140 @@ void trace_group(struct trace *t, uint64_t group, uint64_t cut) {
 /* ---------------------------------------------------------------------------------------------- */
 /* Passes                                                                                         */
 
-static void shift_key(const struct trace *t, struct bytes key, uint64_t up) {
-  uint64_t version;
-  if (trace_key_version(key, &version) == TRACE_KEY_OTHER)
-    return;
-  const struct trace_pg *pg = &t->pgs[pg_search(t, key.data)];
-  if (pg->min > pg->max)
-    return;
-  /* Unsigned: moving down is adding the complement. */
-  version += up * (pg->max - pg->min + 1);
-  uint8_t *digit = (uint8_t *)key.data + key.size;
-  for (int i = 0; i < VERSION_DIGITS; i++, version /= 10)
-    *--digit = (uint8_t)('0' + version % 10);
+/* A growing list of the epochs that keys of one PG name. */
+struct learner {
+  struct trace *trace;
+  size_t *cap; /* by PG: room in its epochs */
+};
+
+static uint64_t number(const uint8_t *p, size_t n) {
+  uint64_t v = 0;
+  digits(p, n, &v);
+  return v;
 }
 
-void trace_shift(struct trace *t, uint64_t pass) {
-  uint64_t up = pass - t->shift;
-  for (size_t i = 0; up != 0 && i < t->n_records; i++) {
+static const uint8_t *epoch_of(struct bytes key) {
+  return key.data + key.size - VERSION_DIGITS - 1 - EPOCH_DIGITS;
+}
+
+static void learn(struct learner *l, struct bytes key) {
+  uint64_t version;
+  long i = trace_pg_find(l->trace, key);
+  if (i < 0 || trace_key_version(key, &version) == TRACE_KEY_OTHER)
+    return;
+  struct trace_pg *pg = &l->trace->pgs[i];
+  struct trace_epoch e = {version, number(epoch_of(key), EPOCH_DIGITS)};
+  /* Within a run of one epoch only its ends matter. */
+  if (pg->n_epochs >= 2 && pg->epochs[pg->n_epochs - 1].epoch == e.epoch &&
+      pg->epochs[pg->n_epochs - 2].epoch == e.epoch &&
+      pg->epochs[pg->n_epochs - 1].version >= pg->epochs[pg->n_epochs - 2].version &&
+      version >= pg->epochs[pg->n_epochs - 1].version) {
+    pg->epochs[pg->n_epochs - 1].version = version;
+    return;
+  }
+  if (pg->n_epochs == l->cap[i]) {
+    l->cap[i] = l->cap[i] ? l->cap[i] * 2 : 16;
+    pg->epochs = must_realloc(pg->epochs, l->cap[i] * sizeof(*pg->epochs));
+  }
+  pg->epochs[pg->n_epochs++] = e;
+}
+
+static int epoch_cmp(const void *a, const void *b) {
+  const struct trace_epoch *x = a, *y = b;
+  if (x->version != y->version)
+    return x->version < y->version ? -1 : 1;
+  return (x->epoch > y->epoch) - (x->epoch < y->epoch);
+}
+
+static void sort_epochs(struct trace_pg *pg) {
+  size_t n = 0;
+  if (pg->n_epochs)
+    qsort(pg->epochs, pg->n_epochs, sizeof(*pg->epochs), epoch_cmp);
+  for (size_t i = 0; i < pg->n_epochs; i++)
+    if (n == 0 || pg->epochs[n - 1].epoch != pg->epochs[i].epoch)
+      pg->epochs[n++] = pg->epochs[i];
+  pg->n_epochs = n;
+}
+
+typedef void (*key_fn)(void *arg, struct bytes key);
+
+static void each_pglog_key(const struct trace *t, key_fn fn, void *arg) {
+  for (size_t i = 0; i < t->n_records; i++) {
     struct trace_op op;
     const uint8_t *end, *p = trace_record(t, i, &end);
     while (p < end) {
       p = trace_op_next(p, end, &op);
       if (op.cf == TRACE_CF_P)
-        shift_key(t, op.key, up);
+        fn(arg, op.key);
     }
   }
-  t->shift = pass;
+}
+
+static void learn_key(void *arg, struct bytes key) {
+  learn(arg, key);
+}
+
+void trace_passes(struct trace *t, const struct keyspace_file *before) {
+  struct bytes key, value;
+  struct learner l = {t, must_realloc(NULL, t->n_pgs * sizeof(*l.cap))};
+  memset(l.cap, 0, t->n_pgs * sizeof(*l.cap));
+  for (size_t pos = 0; before && keyspace_file_next(before, &pos, &key, &value);)
+    learn(&l, key);
+  each_pglog_key(t, learn_key, &l);
+  free(l.cap);
+  for (size_t i = 0; i < t->n_pgs; i++)
+    sort_epochs(&t->pgs[i]);
+  t->recorded = must_realloc(NULL, t->size);
+  memcpy(t->recorded, t->data, t->size);
+}
+
+static uint64_t epoch_at(const struct trace_pg *pg, uint64_t version) {
+  size_t lo = 0, hi = pg->n_epochs;
+  while (lo < hi) {
+    size_t mid = (lo + hi) / 2;
+    if (pg->epochs[mid].version <= version)
+      lo = mid + 1;
+    else
+      hi = mid;
+  }
+  return pg->epochs[lo ? lo - 1 : 0].epoch;
+}
+
+static void put_digits(uint8_t *p, size_t n, uint64_t v) {
+  for (; n > 0; v /= 10)
+    p[--n] = (uint8_t)('0' + v % 10);
+}
+
+struct shifter {
+  const struct trace *trace;
+  uint64_t pass;
+};
+
+static void shift_key(void *arg, struct bytes key) {
+  const struct shifter *s = arg;
+  uint64_t version;
+  const uint8_t *recorded = s->trace->recorded + (key.data - s->trace->data);
+  if (trace_key_version(bytes_make(recorded, key.size), &version) == TRACE_KEY_OTHER)
+    return;
+  const struct trace_pg *pg = &s->trace->pgs[pg_search(s->trace, recorded)];
+  if (pg->min > pg->max)
+    return;
+  uint64_t span = pg->max - pg->min + 1, moved = version + s->pass * span, named = moved;
+  if (moved > pg->max)
+    named = pg->min + (moved - pg->min) % span;
+  put_digits((uint8_t *)key.data + key.size - VERSION_DIGITS, VERSION_DIGITS, moved);
+  put_digits((uint8_t *)epoch_of(key), EPOCH_DIGITS, epoch_at(pg, named));
+}
+
+void trace_shift(struct trace *t, uint64_t pass) {
+  struct shifter s = {t, pass};
+  if (pass == t->pass)
+    return;
+  if (pass == 0)
+    memcpy(t->data, t->recorded, t->size);
+  else
+    each_pglog_key(t, shift_key, &s);
+  t->pass = pass;
 }
 
 /* ---------------------------------------------------------------------------------------------- */

@@ -30,10 +30,20 @@ struct trace_op {
   struct bytes key, value;
 };
 
+struct keyspace_file;
+
+/* Log entries from this version on have this epoch. */
+struct trace_epoch {
+  uint64_t version;
+  uint64_t epoch;
+};
+
 /* What the trace does to one PG. */
 struct trace_pg {
   uint8_t id[TRACE_PG_ID];
-  uint64_t min, max; /* versions of the log entries put; min > max: none */
+  uint64_t min, max;          /* versions of the log entries put; min > max: none */
+  struct trace_epoch *epochs; /* by version; see trace_passes() */
+  size_t n_epochs;
 };
 
 struct trace {
@@ -46,7 +56,8 @@ struct trace {
   uint64_t logical_bytes; /* pg log: key and value bytes of puts, key bytes of deletes */
   struct trace_pg *pgs;   /* sorted by id */
   size_t n_pgs;
-  uint64_t shift; /* passes that the versions are moved up by at present */
+  uint8_t *recorded; /* copy of `data` as recorded, see trace_passes() */
+  uint64_t pass;     /* whose keys `data` has at present */
 };
 
 /* Read a trace of at most `limit` records (0: all). -1: unreadable or malformed; names the file and
@@ -58,8 +69,14 @@ void trace_free(struct trace *t);
  * with the trace, and ahead of record `cut` (0: no cut), where the databases are reopened. */
 void trace_group(struct trace *t, uint64_t group, uint64_t cut);
 
-/* Rewrite the versions in log and dup keys, puts and deletes, so that they are the recorded ones
- * plus `pass` times the PG's span (highest version put - lowest + 1). */
+/* Get ready for more than one pass. A pass moves the versions in log and dup keys, puts and
+ * deletes, up by the PG's span of a pass (highest version put - lowest + 1). A key that so comes to
+ * name an entry that an earlier pass has put also takes that entry's epoch, without which the
+ * deletes would miss what they are to trim. Which version has which epoch is learnt from the trace
+ * and from `before` (may be NULL). */
+void trace_passes(struct trace *t, const struct keyspace_file *before);
+
+/* Rewrite the keys for pass `pass`; 0 is as recorded. Others need trace_passes(). */
 void trace_shift(struct trace *t, uint64_t pass);
 
 /* The records of transaction `i`: [*p, end). A sync has none. */
