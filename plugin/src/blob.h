@@ -10,13 +10,14 @@
  *     operation: kind (1 B), then
  *       PUT        varint name length, name, varint value length, value
  *       DELETE     varint name length, name
- *       DELRANGE   varint begin length, begin, varint end length, end   (store keys, PG id included)
+ *       DELRANGE   varint begin length, begin, varint end length, end  (store keys, PG id included)
  *       DELREST    varint begin length, begin                           (up to the rule's end)
  *
- * A PG's id is stored once for a run of operations of that PG; a name is the store key behind the PG
- * id. The order of operations is that of the batch. A group ends where the PG changes, so a PG may
- * come more than once. The range operations stand in the group of the PG id of their begin key.
- * Integrity is the WAL record's CRC.
+ * A PG's id is stored once for a run of operations of that PG; a name is the store key behind the
+ * PG id. The order of operations is that of the batch. A group ends where the PG changes, so a PG
+ * may come more than once. The range operations stand in the group of the PG id of their begin key.
+ * The begin key starts with that id, and is less than the end key. No store key is longer than
+ * PGLOG_KEY_MAX. A blob without groups is well-formed. Integrity is the WAL record's CRC.
  */
 #ifndef PGLOG_BLOB_H
 #define PGLOG_BLOB_H
@@ -34,7 +35,7 @@ enum blob_kind { BLOB_PUT = 1, BLOB_DELETE = 2, BLOB_DELRANGE = 3, BLOB_DELREST 
 
 struct blob_header {
   uint8_t version; /* PGLOG_BLOB_VERSION */
-  uint8_t tag;     /* tells apart the blobs in flight: lets a writer find its own at the WAL's end */
+  uint8_t tag;     /* tells apart the blobs in flight: a writer finds its own at the WAL's end */
   uint64_t number; /* how many blobs the store had observed when this one was made. In WAL order at
                       least that many come before it; fewer at recovery means that some are lost */
 };
@@ -53,14 +54,17 @@ static inline bool blob_is(struct slice s) {
 }
 
 /* Builder. Zero-initialise; reuse with blob_begin(); release with blob_builder_free().
- * The PG id length comes from the caller (rule_pgid_len). Errors: PGLOG_ENOMEM, and PGLOG_ETOOBIG
- * when the blob would reach 4 GiB. After an error only blob_begin() and free are allowed. */
+ * The PG id length comes from the caller (rule_pgid_len). Errors: PGLOG_ENOMEM; PGLOG_ETOOBIG when
+ * the blob would reach 4 GiB, for a store key over PGLOG_KEY_MAX and a value over PGLOG_VALUE_MAX;
+ * PGLOG_EINVAL for a PG id longer than its key and an empty range. An error is remembered: every
+ * call answers with it until the next blob_begin(). */
 struct blob_builder {
   struct buf out;
   size_t count_at;  /* offset of the open group's count byte(s) */
   uint32_t ops;     /* operations in the open group */
   size_t pgid_at, pgid_len; /* the open group's PG id in `out` */
   bool open;
+  int error; /* the first error since blob_begin(), or 0 */
 };
 int blob_begin(struct blob_builder *b, uint8_t tag, uint64_t number);
 int blob_put(struct blob_builder *b, struct slice store_key, size_t pgid_len, struct slice value,
@@ -70,8 +74,7 @@ int blob_delete(struct blob_builder *b, struct slice store_key, size_t pgid_len,
 /* end.data == NULL: up to the end of the rule's range. */
 int blob_delete_range(struct blob_builder *b, struct slice begin, size_t begin_pgid_len,
                       struct slice end, struct pglog_error *err);
-/* Close the last group and return the bytes; they are valid until the next blob_begin(). An error
- * is remembered and returned here too. */
+/* Close the last group and return the bytes; they are valid until the next blob_begin(). */
 int blob_finish(struct blob_builder *b, struct slice *out, struct pglog_error *err);
 void blob_builder_free(struct blob_builder *b);
 
