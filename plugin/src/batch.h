@@ -2,8 +2,9 @@
  *
  * batch.h - walks and splits the bytes of a RocksDB WriteBatch. Pure: no I/O, no locks, no store.
  *
- * Format (RocksDB 7.8.3, db/write_batch.cc, top comment): u64 LE sequence, u32 LE count, records. Tags 0x18/0x19
- * are those of later releases (value with packed seqno / its column family form, two varstrings).
+ * Format (RocksDB 7.8.3, db/write_batch.cc, top comment): u64 LE sequence, u32 LE count, records.
+ * Tags 0x18/0x19 are those of later releases (value with packed seqno / its column family form, two
+ * varstrings).
  */
 #ifndef PGLOG_BATCH_H
 #define PGLOG_BATCH_H
@@ -35,7 +36,7 @@ struct batch_record {
   int op;           /* enum batch_op */
   uint8_t tag;      /* as in the batch */
   uint32_t cf;      /* column family id; 0 where the tag has none */
-  struct slice key, value;
+  struct slice key, value; /* empty where the tag has none; a marker's XID is in `value` */
   struct slice raw; /* the whole record, tag included */
 };
 
@@ -54,7 +55,7 @@ bool batch_op_counted(int op);
 static inline uint64_t batch_sequence(struct slice batch) { return get_le64(batch.data); }
 static inline uint32_t batch_count(struct slice batch) { return get_le32(batch.data + 8); }
 
-/* The rule as the batch layer needs it: column family by id. cf_id PGLOG_CF_UNKNOWN matches nothing. */
+/* The rule as the batch layer needs it: column family by id. PGLOG_CF_UNKNOWN matches nothing. */
 struct batch_rule {
   const struct pglog_rule *rule;
   uint32_t cf_id;
@@ -69,20 +70,23 @@ bool batch_record_matches(const struct batch_rule *br, const struct batch_record
 
 struct blob_builder;
 
-/* Split `batch`: records outside the rule are copied verbatim, in order, to `out`; those of the rule
- * become operations of one blob, which is appended to `out` as its last record, a LogData. A
+/* Split `batch`: records outside the rule are copied verbatim, in order, to `out`; those of the
+ * rule become operations of one blob, which is appended to `out` as its last record, a LogData. A
  * DeleteRange that overlaps the rule's bounds is split there and empty parts are dropped; a part
- * that survives is counted. The header of `out` has the sequence of `batch` and the new count.
- * `bb` is scratch that can be reused by later calls of the same thread (it is reset here).
+ * that survives is counted. An empty DeleteRange at a pg log key is dropped, which may leave a blob
+ * without operations; one elsewhere stays. The header of `out` has the sequence of `batch` and the
+ * new count. `bb` is scratch that can be reused by later calls of the same thread (reset here).
  *
- * *split is set to whether anything was taken out; if not, `out` is left empty and the caller passes
- * the batch on as it is.
+ * *split is set to whether anything was taken out; if not, `out` is left empty and the caller
+ * passes the batch on as it is. After an error both are as if nothing had been taken out.
  *
  * Refused, PGLOG_ENOTSUP: Merge, entity, blob index and timed put on a pg log key; any two-phase
  * marker together with pg log keys; a LogData of the caller's that begins with the blob's magic.
+ * PGLOG_EINVAL: a DeleteRange whose end comes before its begin, if a key between is of the rule
+ * (RocksDB 7.8.3 refuses any such range, but only after the batch went into the WAL).
  * PGLOG_ETOOBIG: a store key over PGLOG_KEY_MAX, a value over PGLOG_VALUE_MAX, a batch over 4 GiB.
  * PGLOG_ECORRUPT: malformed batch, or its count is not that of its records. Each names the record's
- * number and key. `number` and `tag` go into the blob's header, see blob.h. */
+ * number (from 1) and key. `number` and `tag` go into the blob's header, see blob.h. */
 int batch_split(const struct batch_rule *br, struct slice batch, uint64_t number, uint8_t tag,
                 struct blob_builder *bb, struct buf *out, bool *split, struct pglog_error *err);
 
