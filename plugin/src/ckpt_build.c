@@ -240,18 +240,32 @@ static int touch_by_keys(struct work *w, struct pglog_error *err) {
   return rc;
 }
 
-static int touch_by_mask(struct work *w, struct slice begin, struct slice end, bool no_end) {
+/* A range delete of one PG, or (id empty) of store keys. */
+struct mask {
+  struct slice id;
+  struct slice begin, end; /* store keys */
+  bool no_end;             /* up to the end of the PG */
+};
+
+static bool mask_before_end(const struct mask *m, struct slice key) {
+  if (!m->no_end)
+    return slice_cmp(key, m->end) < 0;
+  struct slice head = slice_make(key.data, key.size < m->id.size ? key.size : m->id.size);
+  return slice_cmp(head, m->id) <= 0;
+}
+
+static int touch_by_mask(struct work *w, const struct mask *m) {
   const struct index *ix = w->b->old;
   struct leafpos pos;
-  if (!index_find(ix, begin, &pos))
+  if (!index_find(ix, m->begin, &pos))
     pos = (struct leafpos){0, 0};
   do {
     const struct leafref *r = index_leaf(ix, pos);
-    if (!no_end && slice_cmp(r->first, end) >= 0)
+    if (!mask_before_end(m, r->first))
       break;
-    if (slice_cmp(r->last, begin) < 0)
+    if (slice_cmp(r->last, m->begin) < 0)
       continue;
-    bool all = slice_cmp(begin, r->first) <= 0 && (no_end || slice_cmp(r->last, end) < 0);
+    bool all = slice_cmp(m->begin, r->first) <= 0 && mask_before_end(m, r->last);
     if (zone_touch(w, pos, all ? TOUCH_DROP : TOUCH_READ) != PGLOG_OK)
       return PGLOG_ENOMEM;
   } while (index_next(ix, &pos));
@@ -260,19 +274,23 @@ static int touch_by_mask(struct work *w, struct slice begin, struct slice end, b
 
 /* Masks of one layer; the names are lifted to store keys by the PG's id. */
 static int touch_by_layer(struct work *w, const struct layer *l, struct slice id) {
+  struct mask m = {.id = id};
   struct slice begin, end;
-  bool no_end;
   struct buf kb = {0}, ke = {0};
   int rc = PGLOG_OK;
-  for (size_t i = 0; rc == PGLOG_OK && pgmap_mask(l->map, i, UINT64_MAX, &begin, &end, &no_end);
+  for (size_t i = 0; rc == PGLOG_OK && pgmap_mask(l->map, i, UINT64_MAX, &begin, &end, &m.no_end);
        i++) {
     w->any_masks = true;
     kb.size = ke.size = 0;
     if (buf_append(&kb, id.data, id.size) != 0 || buf_append(&kb, begin.data, begin.size) != 0 ||
-        buf_append(&ke, id.data, id.size) != 0 || buf_append(&ke, end.data, end.size) != 0)
+        buf_append(&ke, id.data, id.size) != 0 ||
+        (!m.no_end && buf_append(&ke, end.data, end.size) != 0)) {
       rc = PGLOG_ENOMEM;
-    else
-      rc = touch_by_mask(w, slice_make(kb.data, kb.size), slice_make(ke.data, ke.size), no_end);
+      break;
+    }
+    m.begin = slice_make(kb.data, kb.size);
+    m.end = slice_make(ke.data, ke.size);
+    rc = touch_by_mask(w, &m);
   }
   buf_free(&kb);
   buf_free(&ke);
