@@ -464,6 +464,8 @@ TEST(Wal, ZerosThatMayBeATrailer) {
       auto next = [n] { return n; };
       Result r = ParseChunks(zeros, next, start);
       EXPECT_EQ(WAL_END_ZEROS, r.end);
+      EXPECT_EQ(start, r.damage_at);
+      EXPECT_NE("", r.damage);
       r = ParseChunks(zeros + Fragment(WAL_R_FULL, payload), next, start);
       EXPECT_EQ(WAL_END_CLEAN, r.end) << r.damage;
       ASSERT_EQ(1u, r.records.size());

@@ -83,6 +83,7 @@ static void header_of_zeros(struct wal_parser *w) {
   } else if (w->maybe_trailer) {
     end_at(w, WAL_END_ZEROS, w->good_end, "offset %" PRIu64 ": header of zeros", w->good_end);
   } else if (room < WAL_RECYCLABLE_HEADER && !w->legacy) {
+    end_at(w, WAL_END_CLEAN, w->frag_at, "offset %" PRIu64 ": header of zeros", w->frag_at);
     w->maybe_trailer = true;
     w->trailer = room - WAL_HEADER;
   } else {
