@@ -359,6 +359,29 @@ TEST_F(LeafTest, WrongPredictionsCostSpaceOnly) {
   CheckBlocks(v);
 }
 
+// As above, and what is left behind would fit a block if a payload could be that large.
+TEST_F(LeafTest, PayloadStaysBelowItsLimit) {
+  Rng rng(2);
+  std::vector<Entry> v;
+  auto put = [&](const std::string &value) {
+    char k[16];
+    snprintf(k, sizeof k, "%08zu", v.size());
+    v.push_back({k, value, false, {}});
+  };
+  for (int i = 0; i < 2000; i++)
+    put(std::string(3900 + i % 16, (char)i));
+  std::string big(3900, 'a');
+  for (int i = 0; i < 30; i++) {
+    put(big);
+    if (i == 0)
+      put(RandomBytes(rng, 3901));
+    for (int j = 0; j < 1900; j += i ? 56 : 1)
+      big[j]++;
+  }
+  Pack(v);
+  CheckBlocks(v);
+}
+
 TEST_F(LeafTest, LimitsOfABlock) {
   std::vector<Entry> v;
   char key[16];
