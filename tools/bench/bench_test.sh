@@ -84,8 +84,10 @@ expect 1 'was not made by pglog_bench' "$bench" replay $small --modes=none --lim
 [ -d "$tmp/mine/none" ] || fail "a foreign directory was removed"
 expect 1 "$tmp/plain/none: Not a directory" "$bench" replay $small --modes=none --limit=10 \
   --db="$tmp/plain"
-(ulimit -f 2000 && expect 1 'File too large' "$bench" replay $small --modes=rocksdb \
-  --db="$tmp/small" && [ "$failures" -eq 0 ]) || fail "a full disk"
+for mode in rocksdb "$late"; do
+  (ulimit -f 2000 && expect 1 'File too large' "$bench" replay $small --modes="$mode" \
+    --db="$tmp/small" && [ "$failures" -eq 0 ]) || fail "a full disk, mode $mode"
+done
 
 # A key space that differs is noticed: against the file, and by name of the PG.
 sed '0,/"keys": 1273/s//"keys": 1274/' "$data/osd_small.after.json" >"$tmp/wrong.json"

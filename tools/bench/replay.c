@@ -14,9 +14,7 @@
 
 const struct mode modes[] = {
     {"none", PGLOG_DROP, &engine_rocksdb, "", "pg log operations left out: the bound"},
-#ifdef BENCH_SPLIT
     {"split", PGLOG_KEEP, &engine_split, "", "the plugin: pg log in the log store"},
-#endif
     {"rocksdb", PGLOG_KEEP, &engine_rocksdb, "", "all keys in RocksDB, Ceph's options"},
     {"rocksdb+walzstd", PGLOG_KEEP, &engine_rocksdb, "wal_compression=kZSTD;",
      "the same with a compressed WAL"},
