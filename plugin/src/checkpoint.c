@@ -245,7 +245,7 @@ static void fill_super(struct store *s, struct ckpt *k) {
   const struct index *ix = k->build.made;
   struct super *n = &k->super;
   n->generation = k->build.generation;
-  n->arena_id = s->super.arena_id;
+  n->arena_id = s->arena_id;
   n->rule = s->rule;
   n->root_block = ix->root_block;
   n->root_blocks = ix->root_blocks;

@@ -53,7 +53,6 @@ struct work {
   bool any_masks;
   struct buf last_pg;       /* PG id of the last entry packed */
   bool have_pg;
-  double ratio;             /* stored / raw of the last leaf written */
 
   /* write batch */
   uint8_t *wbytes;
@@ -358,7 +357,7 @@ static int write_block(struct work *w, uint8_t *bytes, uint32_t *block, struct p
   if (rc != PGLOG_OK)
     return rc;
   uint8_t *to = w->wbytes + w->n_w * PGLOG_BLOCK;
-  leaf_seal(bytes, *block, w->b->generation, w->s->super.arena_id);
+  leaf_seal(bytes, *block, w->b->generation, w->s->arena_id);
   memcpy(to, bytes, PGLOG_BLOCK);
   w->wio[w->n_w++] = (struct arena_io){.block = *block, .n = 1, .bytes = to};
   return PGLOG_OK;
@@ -420,8 +419,6 @@ static int emit_leaf(void *arg, struct leaf_block *lb, struct pglog_error *err) 
     return rc;
   if (key_keep(w, &r.first) != 0 || key_keep(w, &r.last) != 0 || pend_add(w, &r) != 0)
     return nomem(err);
-  if (lb->raw)
-    w->ratio = (double)lb->stored / lb->raw;
   STAT_ADD(w->s, leaves_written, 1);
   STAT_ADD(w->s, entries_written, lb->entries);
   return PGLOG_OK;
@@ -466,7 +463,7 @@ static int write_overflow(struct work *w, struct slice value, struct leaf_overfl
   if (rc == PGLOG_OK) {
     for (uint32_t i = 0; i < ref->blocks; i++)
       leaf_seal(bytes + (size_t)i * PGLOG_BLOCK, ref->block + i, w->b->generation,
-                w->s->super.arena_id);
+                w->s->arena_id);
     struct arena_io io = {.block = ref->block, .n = ref->blocks, .bytes = bytes};
     rc = arena_write(w->s->arena, &io, 1, err);
     STAT_ADD(w->s, overflow_written, ref->blocks);
@@ -574,7 +571,7 @@ static int zone_leaf(struct work *w, size_t at, struct leaf *out, struct pglog_e
   }
   const uint8_t *bytes = w->rbytes + i * PGLOG_BLOCK;
   if (rc == PGLOG_OK)
-    rc = leaf_verify(bytes, LEAF_LEAF, r->block, r->generation, w->s->super.arena_id, err);
+    rc = leaf_verify(bytes, LEAF_LEAF, r->block, r->generation, w->s->arena_id, err);
   if (rc == PGLOG_OK)
     rc = leaf_decode(w->s->codec, bytes, out, err);
   if (rc != PGLOG_OK)
@@ -713,9 +710,9 @@ static int absorb(struct work *w, uint64_t leaf, struct pglog_error *err) {
 /* End a run before leaf *next: while what is pending and the next leaf fit one block, take it in. */
 static int end_run(struct work *w, uint64_t *next, uint64_t limit, struct pglog_error *err) {
   for (int i = 0; i < 4 && *next < limit; i++) {
-    size_t pending = leaf_packer_pending(w->packer);
+    size_t pending = leaf_packer_estimate(w->packer);
     const struct leafref *r = index_leaf(w->b->old, leaf_pos(w, *next));
-    if (!pending || pending * w->ratio + r->stored > LEAF_PAYLOAD * 7 / 8)
+    if (!pending || pending + r->stored > LEAF_PAYLOAD * 7 / 8)
       break;
     int rc = absorb(w, (*next)++, err);
     if (rc != PGLOG_OK)
@@ -819,7 +816,7 @@ static int write_root(struct work *w, struct index *ix, struct pglog_error *err)
   ix->root_generation = w->b->generation;
   for (size_t i = 0; i < w->n_root; i++)
     leaf_seal(w->root_bytes + i * PGLOG_BLOCK, ix->root_block + (uint32_t)i, w->b->generation,
-              w->s->super.arena_id);
+              w->s->arena_id);
   struct arena_io io = {
       .block = ix->root_block, .n = ix->root_blocks, .bytes = w->root_bytes};
   STAT_ADD(w->s, root_blocks, ix->root_blocks);
@@ -858,7 +855,7 @@ static int finish(struct work *w, struct pglog_error *err) {
 
 static int work_init(struct work *w, struct build *b, struct pglog_error *err) {
   const struct index *old = b->old;
-  *w = (struct work){.b = b, .s = b->s, .ratio = 0.4};
+  *w = (struct work){.b = b, .s = b->s};
   w->ch.b = b;
   w->base = calloc(old->n + 1, sizeof *w->base);
   w->reused = calloc(old->n + 1, 1);

@@ -138,6 +138,7 @@ static int open_arena(struct store *s, struct pglog_error *err) {
       rc = check_owner(s, err);
       fresh = false;
       s->arena_made = true;
+      s->arena_id = s->super.arena_id;
       s->rule = s->super.rule;
       cf_id = s->super.cf_id;
       if (!s->config.identity[0])

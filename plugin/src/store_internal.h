@@ -109,7 +109,8 @@ struct store {
   struct batch_rule match; /* cf_id known once a door is open, or from the superblock */
   struct arena *arena;
   bool arena_made;         /* formatted or valid */
-  struct super super;      /* the newest one published */
+  uint64_t arena_id;       /* set once, before the first block is read or written */
+  struct super super;      /* the newest one published; writes under queue_mutex */
 
   /* --- under mutex ------------------------------------------------------------------------- */
   pthread_mutex_t mutex;

@@ -53,7 +53,7 @@ int leaf_read(struct store *s, struct leaf_codec *c, const struct leafref *r, st
   struct arena_io io = {.block = r->block, .n = 1, .bytes = bytes};
   int rc = arena_read(s->arena, &io, 1, err);
   if (rc == PGLOG_OK)
-    rc = leaf_verify(bytes, LEAF_LEAF, r->block, r->generation, s->super.arena_id, err);
+    rc = leaf_verify(bytes, LEAF_LEAF, r->block, r->generation, s->arena_id, err);
   if (rc == PGLOG_OK)
     rc = leaf_decode(c, bytes, out, err);
   free(bytes);
@@ -76,7 +76,7 @@ int overflow_read(struct store *s, struct leaf_codec *c, const struct leafref *r
   struct arena_io io = {.block = o->block, .n = o->blocks, .bytes = bytes};
   int rc = arena_read(s->arena, &io, 1, err);
   if (rc == PGLOG_OK)
-    rc = leaf_overflow_decode(c, o, bytes, s->super.arena_id, value, err);
+    rc = leaf_overflow_decode(c, o, bytes, s->arena_id, value, err);
   free(bytes);
   if (rc != PGLOG_OK)
     error_add_pg(s, r->first, r->last, err);

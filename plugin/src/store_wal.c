@@ -376,6 +376,7 @@ static int make_arena(struct store *s, uint64_t first_wal, struct pglog_error *e
   if (rc != PGLOG_OK)
     return rc;
   s->super = f;
+  s->arena_id = f.arena_id;
   s->arena_made = true;
   const char *why = arena_buffered_why(s->arena);
   if (why)
