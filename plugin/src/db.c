@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * db.c - the facade's writes, column families, flushes and properties. Opening is in db_open.c,
+ * reading in db_read.c and db_iter.c.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "db_internal.h"
+
+#define SCRATCH_KEEP (1u << 20) /* larger scratch is given back after the write */
+
+void db_error(char **errptr, const struct pglog_error *e) {
+  free(*errptr);
+  if (asprintf(errptr, "%s: %s", pglog_status_str(e->code), e->text) < 0)
+    *errptr = strdup(pglog_status_str(e->code));
+}
+
+rocksdb_t *pglog_db_base(pglog_db_t *db) {
+  return db->db;
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+/* Known column families                                                                          */
+
+#define CF_KNOWN 1u
+#define CF_BYTEWISE 2u
+#define CFS_PER_WORD 32 /* two bits each */
+
+static unsigned cf_bits(struct cf_set *s, uint32_t id) {
+  if (!s || id >= s->n)
+    return 0;
+  uint64_t word = atomic_load_explicit(&s->bits[id / CFS_PER_WORD], memory_order_relaxed);
+  return word >> (2 * (id % CFS_PER_WORD)) & 3;
+}
+
+bool cfs_has(pglog_db_t *db, uint32_t id, bool *bytewise) {
+  /* Acquire: the bits of a set are copied before it is published. */
+  unsigned bits = cf_bits(atomic_load_explicit(&db->cfs, memory_order_acquire), id);
+  *bytewise = bits & CF_BYTEWISE;
+  return bits & CF_KNOWN;
+}
+
+/* A set with room for `id`, published in place of the present one. cf_mutex held. */
+static struct cf_set *cfs_grow(pglog_db_t *db, uint32_t id) {
+  struct cf_set *s = atomic_load_explicit(&db->cfs, memory_order_relaxed);
+  if (s && id < s->n)
+    return s;
+  uint32_t words = id / CFS_PER_WORD + 1;
+  if (s && words < 2 * (s->n / CFS_PER_WORD))
+    words = 2 * (s->n / CFS_PER_WORD);
+  struct cf_set *larger = calloc(1, sizeof *larger + words * sizeof larger->bits[0]);
+  if (!larger)
+    return NULL;
+  larger->older = s;
+  larger->n = words * CFS_PER_WORD;
+  for (uint32_t i = 0; s && i < s->n / CFS_PER_WORD; i++)
+    atomic_init(&larger->bits[i], atomic_load_explicit(&s->bits[i], memory_order_relaxed));
+  atomic_store_explicit(&db->cfs, larger, memory_order_release); /* see cfs_has() */
+  return larger;
+}
+
+int cfs_add(pglog_db_t *db, uint32_t id, bool bytewise) {
+  pthread_mutex_lock(&db->cf_mutex);
+  struct cf_set *s = cfs_grow(db, id);
+  if (s)
+    atomic_fetch_or_explicit(&s->bits[id / CFS_PER_WORD],
+                             (uint64_t)(CF_KNOWN | (bytewise ? CF_BYTEWISE : 0))
+                                 << (2 * (id % CFS_PER_WORD)),
+                             memory_order_relaxed);
+  pthread_mutex_unlock(&db->cf_mutex);
+  return s ? 0 : PGLOG_ENOMEM;
+}
+
+void cfs_remove(pglog_db_t *db, uint32_t id) {
+  pthread_mutex_lock(&db->cf_mutex);
+  struct cf_set *s = atomic_load_explicit(&db->cfs, memory_order_relaxed);
+  if (s && id < s->n)
+    atomic_fetch_and_explicit(&s->bits[id / CFS_PER_WORD],
+                              ~(UINT64_C(3) << (2 * (id % CFS_PER_WORD))), memory_order_relaxed);
+  pthread_mutex_unlock(&db->cf_mutex);
+}
+
+void cfs_free(pglog_db_t *db) {
+  struct cf_set *s = atomic_load_explicit(&db->cfs, memory_order_relaxed);
+  while (s) {
+    struct cf_set *older = s->older;
+    free(s);
+    s = older;
+  }
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+/* Writing                                                                                        */
+
+static int record_refuse(struct pglog_error *err, int code, const struct batch_record *r,
+                         uint32_t n, const char *why) {
+  char key[128];
+  return error_set(err, code, "record %" PRIu32 " of the batch (%s, key %s): %s", n,
+                   batch_op_str(r->op), key_print(key, sizeof key, r->key), why);
+}
+
+/* Check record `n` (from 1): what RocksDB would refuse when it is in the WAL already stops the
+ * database. */
+static int record_check(pglog_db_t *db, const struct batch_record *r, uint32_t n,
+                        bool ignore_missing, struct pglog_error *err) {
+  bool bytewise;
+  if (r->op == BATCH_NOOP)
+    return 0;
+  if (r->op == BATCH_XA)
+    return record_refuse(err, PGLOG_ENOTSUP, r, n, "two-phase commit is not supported");
+  if (r->op == BATCH_LOG_DATA)
+    return blob_is(r->value) ? record_refuse(err, PGLOG_ENOTSUP, r, n,
+                                             "LogData that begins like one of the log store's")
+                             : 0;
+  if (db->guard && r->cf == db->guard_id)
+    return record_refuse(err, PGLOG_ENOTSUP, r, n,
+                         "column family " PGLOG_GUARD_CF " belongs to the facade");
+  if (!cfs_has(db, r->cf, &bytewise)) {
+    char why[64];
+    snprintf(why, sizeof why, "unknown column family id %" PRIu32, r->cf);
+    return ignore_missing ? 0 : record_refuse(err, PGLOG_EINVAL, r, n, why);
+  }
+  if (r->op == BATCH_DELETE_RANGE && bytewise && slice_cmp(r->key, r->value) > 0)
+    return record_refuse(err, PGLOG_EINVAL, r, n, "its start is behind its end");
+  return 0;
+}
+
+/* Check a whole batch. *pglog: it holds keys of the rule. */
+static int batch_check(pglog_db_t *db, struct slice batch, bool ignore_missing, bool *pglog,
+                       struct pglog_error *err) {
+  if (batch.size < BATCH_HEADER)
+    return error_set(err, PGLOG_ECORRUPT, "batch of %zu bytes: its header has %d", batch.size,
+                     BATCH_HEADER);
+  const uint8_t *p = batch.data + BATCH_HEADER, *end = batch.data + batch.size;
+  uint32_t n = 0, counted = 0;
+  *pglog = false;
+  while (p < end) {
+    struct batch_record r;
+    int rc = batch_next(batch.data, &p, end, &r, err);
+    if (rc == 0)
+      rc = record_check(db, &r, ++n, ignore_missing, err);
+    if (rc)
+      return rc;
+    counted += batch_op_counted(r.op);
+    if (!*pglog)
+      *pglog = batch_record_matches(&db->rule, &r);
+  }
+  if (counted != batch_count(batch))
+    return error_set(err, PGLOG_ECORRUPT,
+                     "batch has %" PRIu32 " counted records, its header says %" PRIu32, counted,
+                     batch_count(batch));
+  return 0;
+}
+
+/* Write a batch that holds keys of the rule. */
+static int write_split(pglog_db_t *db, const rocksdb_writeoptions_t *wo, struct slice batch,
+                       char **failed, struct pglog_error *err) {
+  struct capi_scratch *scratch = capi_scratch();
+  int rc = store_throttle(db->store, err);
+  if (rc)
+    return rc;
+  uint8_t tag = store_next_tag(db->store);
+  bool split;
+  rc = batch_split(&db->rule, batch, store_blobs_observed(db->store), tag, &scratch->blob,
+                   &scratch->out, &split, err);
+  if (rc)
+    return rc;
+  struct slice out = split ? slice_make(scratch->out.data, scratch->out.size) : batch;
+  capi_write(db->db, wo, out, failed);
+  if (!*failed) {
+    if (split)
+      store_written(db->store, tag, batch_count(out) == 0);
+    wals_written(db, out.size);
+  }
+  if (scratch->out.cap > SCRATCH_KEEP)
+    buf_free(&scratch->out);
+  if (scratch->blob.out.cap > SCRATCH_KEEP)
+    blob_builder_free(&scratch->blob);
+  return 0;
+}
+
+void pglog_db_write(pglog_db_t *db, const rocksdb_writeoptions_t *options,
+                    rocksdb_writebatch_t *batch, char **errptr) {
+  struct pglog_error err;
+  char *failed = NULL;
+  bool pglog = false;
+  size_t size;
+  const char *data = rocksdb_writebatch_data(batch, &size);
+  struct slice bytes = slice_make(data, size);
+  rocksdb_writeoptions_t *wo = (rocksdb_writeoptions_t *)options; /* the getters lack the const */
+  int rc = 0;
+  if (rocksdb_writeoptions_get_disable_WAL(wo))
+    rc = error_set(&err, PGLOG_ENOTSUP,
+                   "write option disableWAL=true is not supported: the WAL is the pg log");
+  else if (capi_batch_has_wal_end(batch))
+    rc = error_set(
+        &err, PGLOG_ENOTSUP,
+        "batch with a WAL termination point is not supported: data and pg log would part");
+  if (rc == 0)
+    rc = batch_check(db, bytes, rocksdb_writeoptions_get_ignore_missing_column_families(wo), &pglog,
+                     &err);
+  if (rc == 0 && pglog) {
+    rc = write_split(db, options, bytes, &failed, &err);
+  } else if (rc == 0) {
+    rocksdb_write(db->db, options, batch, &failed);
+    if (!failed)
+      wals_written(db, size);
+  }
+  if (rc)
+    db_error(errptr, &err);
+  if (failed) {
+    free(*errptr);
+    *errptr = failed;
+  }
+}
+
+static void write_and_destroy(pglog_db_t *db, const rocksdb_writeoptions_t *options,
+                              rocksdb_writebatch_t *batch, char **errptr) {
+  pglog_db_write(db, options, batch, errptr);
+  rocksdb_writebatch_destroy(batch);
+}
+
+void pglog_db_put_cf(pglog_db_t *db, const rocksdb_writeoptions_t *options,
+                     rocksdb_column_family_handle_t *cf, const char *key, size_t keylen,
+                     const char *val, size_t vallen, char **errptr) {
+  rocksdb_writebatch_t *b = rocksdb_writebatch_create();
+  if (cf)
+    rocksdb_writebatch_put_cf(b, cf, key, keylen, val, vallen);
+  else
+    rocksdb_writebatch_put(b, key, keylen, val, vallen);
+  write_and_destroy(db, options, b, errptr);
+}
+
+void pglog_db_put(pglog_db_t *db, const rocksdb_writeoptions_t *options, const char *key,
+                  size_t keylen, const char *val, size_t vallen, char **errptr) {
+  pglog_db_put_cf(db, options, NULL, key, keylen, val, vallen, errptr);
+}
+
+void pglog_db_delete_cf(pglog_db_t *db, const rocksdb_writeoptions_t *options,
+                        rocksdb_column_family_handle_t *cf, const char *key, size_t keylen,
+                        char **errptr) {
+  rocksdb_writebatch_t *b = rocksdb_writebatch_create();
+  if (cf)
+    rocksdb_writebatch_delete_cf(b, cf, key, keylen);
+  else
+    rocksdb_writebatch_delete(b, key, keylen);
+  write_and_destroy(db, options, b, errptr);
+}
+
+void pglog_db_delete(pglog_db_t *db, const rocksdb_writeoptions_t *options, const char *key,
+                     size_t keylen, char **errptr) {
+  pglog_db_delete_cf(db, options, NULL, key, keylen, errptr);
+}
+
+void pglog_db_singledelete_cf(pglog_db_t *db, const rocksdb_writeoptions_t *options,
+                              rocksdb_column_family_handle_t *cf, const char *key, size_t keylen,
+                              char **errptr) {
+  rocksdb_writebatch_t *b = rocksdb_writebatch_create();
+  if (cf)
+    rocksdb_writebatch_singledelete_cf(b, cf, key, keylen);
+  else
+    rocksdb_writebatch_singledelete(b, key, keylen);
+  write_and_destroy(db, options, b, errptr);
+}
+
+void pglog_db_delete_range_cf(pglog_db_t *db, const rocksdb_writeoptions_t *options,
+                              rocksdb_column_family_handle_t *cf, const char *start_key,
+                              size_t start_key_len, const char *end_key, size_t end_key_len,
+                              char **errptr) {
+  if (start_key_len == end_key_len && memcmp(start_key, end_key, end_key_len) == 0)
+    return;
+  rocksdb_writebatch_t *b = rocksdb_writebatch_create();
+  if (cf)
+    rocksdb_writebatch_delete_range_cf(b, cf, start_key, start_key_len, end_key, end_key_len);
+  else
+    rocksdb_writebatch_delete_range(b, start_key, start_key_len, end_key, end_key_len);
+  write_and_destroy(db, options, b, errptr);
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+/* Column families                                                                                */
+
+rocksdb_column_family_handle_t *pglog_db_create_column_family(pglog_db_t *db,
+                                                              const rocksdb_options_t *options,
+                                                              const char *name, char **errptr) {
+  struct pglog_error err;
+  int rc = capi_options_check_cf(options, name, &err);
+  if (rc == 0 && strcmp(name, PGLOG_GUARD_CF) == 0)
+    rc = error_set(&err, PGLOG_ENOTSUP, "column family %s belongs to the facade", name);
+  if (rc) {
+    db_error(errptr, &err);
+    return NULL;
+  }
+  char *failed = NULL;
+  const char *comparator;
+  rocksdb_column_family_handle_t *cf = rocksdb_create_column_family(db->db, options, name, &failed);
+  if (!failed && cfs_add(db, db_cf_id(cf), capi_options_bytewise(options, &comparator)) != 0)
+    failed = strdup(pglog_status_str(PGLOG_ENOMEM));
+  if (failed) {
+    free(*errptr);
+    *errptr = failed;
+    rocksdb_column_family_handle_destroy(cf); /* holds NULL if it was not created */
+    return NULL;
+  }
+  pthread_mutex_lock(&db->cf_mutex);
+  db->memtable_bytes += capi_options_memtable_bytes(options);
+  pthread_mutex_unlock(&db->cf_mutex);
+  wals_limit_changed(db);
+  return cf;
+}
+
+void pglog_db_drop_column_family(pglog_db_t *db, rocksdb_column_family_handle_t *cf,
+                                 char **errptr) {
+  struct pglog_error err;
+  uint32_t id = db_cf_id(cf);
+  const char *whose = NULL;
+  if (id == db->rule.cf_id)
+    whose = "holds the pg log keys";
+  else if (db->guard && id == db->guard_id)
+    whose = "is the guard";
+  if (whose) {
+    size_t n;
+    char *name = rocksdb_column_family_handle_get_name(cf, &n);
+    error_set(&err, PGLOG_ENOTSUP, "column family %.*s cannot be dropped: it %s", (int)n, name,
+              whose);
+    free(name);
+    db_error(errptr, &err);
+    return;
+  }
+  char *failed = NULL;
+  rocksdb_drop_column_family(db->db, cf, &failed);
+  if (!failed) {
+    cfs_remove(db, id);
+    return;
+  }
+  free(*errptr);
+  *errptr = failed;
+}
+
+char **pglog_db_list_column_families(const rocksdb_options_t *options, const char *name,
+                                     size_t *lencf, char **errptr) {
+  size_t n = 0, kept = 0;
+  char **list = rocksdb_list_column_families(options, name, &n, errptr);
+  for (size_t i = 0; i < n; i++) {
+    if (strcmp(list[i], PGLOG_GUARD_CF) == 0)
+      free(list[i]);
+    else
+      list[kept++] = list[i];
+  }
+  *lencf = kept;
+  return list;
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+/* Flushes, check points, properties                                                              */
+
+void pglog_db_flush(pglog_db_t *db, const rocksdb_flushoptions_t *options,
+                    rocksdb_column_family_handle_t *cf, char **errptr) {
+  char *failed = NULL;
+  if (cf)
+    rocksdb_flush_cf(db->db, options, cf, &failed);
+  else
+    capi_flush_all(db->db, &failed);
+  if (!failed) {
+    pglog_db_checkpoint_log(db, errptr);
+    return;
+  }
+  free(*errptr);
+  *errptr = failed;
+}
+
+void pglog_db_compact_range_cf(pglog_db_t *db, rocksdb_column_family_handle_t *cf,
+                               const char *start_key, size_t start_key_len, const char *limit_key,
+                               size_t limit_key_len) {
+  if (cf)
+    rocksdb_compact_range_cf(db->db, cf, start_key, start_key_len, limit_key, limit_key_len);
+  else
+    rocksdb_compact_range(db->db, start_key, start_key_len, limit_key, limit_key_len);
+}
+
+void pglog_db_checkpoint_log(pglog_db_t *db, char **errptr) {
+  struct pglog_error err;
+  if (store_checkpoint(db->store, &err) != 0)
+    db_error(errptr, &err);
+}
+
+uint64_t pglog_db_latest_sequence_number(pglog_db_t *db) {
+  return rocksdb_get_latest_sequence_number(db->db);
+}
+
+static char *stats_property(pglog_db_t *db) {
+  size_t cap = 16384;
+  for (;;) {
+    char *text = malloc(cap);
+    if (!text)
+      return NULL;
+    size_t n = store_stats(db->store, text, cap);
+    n += (size_t)snprintf(n < cap ? text + n : NULL, n < cap ? cap - n : 0,
+                          "wal_retirements_forced %" PRIuFAST64 "\n",
+                          atomic_load_explicit(&db->wals_forced, memory_order_relaxed));
+    if (n < cap)
+      return text;
+    free(text);
+    cap = n + 1024; /* figures may grow meanwhile */
+  }
+}
+
+static int hex_digit(char c) {
+  if (c >= '0' && c <= '9')
+    return c - '0';
+  c |= 0x20;
+  return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* The PG id that `text` names, into `id` (room for `cap`). Returns its length, or 0. */
+static size_t pgid_parse(const struct pglog_rule *rule, const char *text, uint8_t *id, size_t cap) {
+  size_t len = strlen(text), n = 0;
+  if (len > 2 && text[0] == '0' && text[1] == 'x' && len % 2 == 0) {
+    for (size_t i = 2; i < len && n < cap; i += 2) {
+      int hi = hex_digit(text[i]), lo = hex_digit(text[i + 1]);
+      if (hi < 0 || lo < 0)
+        return 0;
+      id[n++] = (uint8_t)(hi << 4 | lo);
+    }
+  } else {
+    n = len < cap ? len : cap;
+    memcpy(id, text, n);
+  }
+  if (rule->pgid_kind == PGLOG_PGID_UNTIL && n < cap && (n == 0 || id[n - 1] != rule->pgid_arg))
+    id[n++] = (uint8_t)rule->pgid_arg;
+  return n;
+}
+
+static char *pg_property(pglog_db_t *db, const char *text) {
+  uint8_t id[PGLOG_KEY_MAX];
+  size_t n = pgid_parse(db->rule.rule, text, id, sizeof id);
+  char out[4096];
+  struct pglog_error err;
+  if (n == 0 || store_pg_stats(db->store, slice_make(id, n), out, sizeof out, &err) != 0)
+    return NULL;
+  return strdup(out);
+}
+
+char *pglog_db_property_value_cf(pglog_db_t *db, rocksdb_column_family_handle_t *cf,
+                                 const char *propname) {
+  if (strcmp(propname, "pglog.stats") == 0)
+    return stats_property(db);
+  if (strncmp(propname, "pglog.pg.", 9) == 0)
+    return pg_property(db, propname + 9);
+  return cf ? rocksdb_property_value_cf(db->db, cf, propname)
+            : rocksdb_property_value(db->db, propname);
+}
+
+char *pglog_db_property_value(pglog_db_t *db, const char *propname) {
+  return pglog_db_property_value_cf(db, NULL, propname);
+}
