@@ -5,9 +5,9 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <zstd.h>
 
-#include <chrono>
 #include <random>
 #include <string>
 #include <vector>
@@ -624,6 +624,13 @@ TEST_F(Trace, SplitsARealOsd) {
   printf("%zu transactions, %zu split, %zu operations\n", transactions, split, ops);
 }
 
+// CPU time of this thread, in nanoseconds: other tests on the machine do not count.
+static double CpuTime() {
+  struct timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
 TEST_F(Trace, Speed) {
   Rule rule("pglog://?cf=P&prefix=&pgid=fixed:8", 11);
   struct blob_builder bb = {};
@@ -632,7 +639,7 @@ TEST_F(Trace, Speed) {
   double best = 1e30;
   for (int round = 0; round < 5; round++) {
     in_bytes = out_bytes = n = 0;
-    auto begin = std::chrono::steady_clock::now();
+    double begin = CpuTime();
     for (struct slice b : batches) {
       bool split;
       ASSERT_EQ(batch_split(&rule.br, b, 1, 1, &bb, &out, &split, NULL), 0);
@@ -640,10 +647,9 @@ TEST_F(Trace, Speed) {
       in_bytes += b.size;
       out_bytes += split ? out.size : b.size;
     }
-    std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    best = std::min(best, took.count());
+    best = std::min(best, CpuTime() - begin);
   }
-  printf("batch_split: %.0f ns per transaction, %zu -> %zu bytes\n", best * 1e9 / (double)n,
+  printf("batch_split: %.0f ns of CPU per transaction, %zu -> %zu bytes\n", best / (double)n,
          in_bytes / n, out_bytes / n);
   blob_builder_free(&bb);
   buf_free(&out);
