@@ -26,6 +26,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* Library version. MAJOR changes when a program that used the public headers as documented may stop
  * compiling or working; MINOR when something is added; PATCH otherwise. */
@@ -180,6 +181,7 @@ int pglog_register(void);
 #define PGLOG_GUARD_CF "pglog.guard"
 #define PGLOG_GUARD_COMPARATOR "pglog.guard.v1"
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif
