@@ -55,7 +55,8 @@ static void usage(FILE *out) {
           "  --check           compare the pg log key space with a plain map's, before and after\n"
           "                    reopening\n"
           "  --expect=FILE     compare it with the digests in this JSON file too; implies --check\n"
-          "  --recover         measure opening after a kill too (one more pass per round)\n"
+          "  --recover         measure opening after a kill too (one more pass per round);\n"
+          "                    checked as well, if --check and --passes=1\n"
           "  --json            print one JSON object in place of the table\n");
 }
 

@@ -62,7 +62,7 @@ struct plan {
   const struct digest *expect;        /* NULL: none */
   uint64_t passes;
   uint64_t reopen_at; /* close and reopen ahead of this record of the first pass; 0: no */
-  bool recover;       /* measure opening after a kill, too */
+  bool recover;       /* measure opening after a kill, too (and check, if there is one pass) */
 };
 
 enum check_state { CHECK_NONE, CHECK_EQUAL, CHECK_FAILED };
