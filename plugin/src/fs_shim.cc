@@ -72,6 +72,12 @@ void ReleaseIo(const pglog_io *io) {
   IosInUse().erase(io);
 }
 
+std::mutex locked_mutex;
+std::vector<std::pair<FileSystem *, std::string>> &LockedDirs() {
+  static auto *dirs = new std::vector<std::pair<FileSystem *, std::string>>;
+  return *dirs;
+}
+
 std::string Escape(const std::string &value) {
   std::string out;
   for (unsigned char c : value) {
@@ -192,9 +198,18 @@ Status PglogFileSystem::ValidateOptions(const DBOptions &db_opts,
  */
 
 std::string PglogFileSystem::Absolute(const std::string &dir) {
-  std::string out;
-  IOStatus s = target_->GetAbsolutePath(dir, Opts(), &out, nullptr);
-  return StripSlashes(s.ok() ? out : dir);
+  std::string cwd, stripped = StripSlashes(dir);
+  if (stripped[0] == '/' || !target_->GetAbsolutePath(dir, Opts(), &cwd, nullptr).ok()) {
+    return stripped;
+  }
+  /* RocksDB's own file system answers with the working directory alone. */
+  for (const std::string &guess : {StripSlashes(cwd), StripSlashes(cwd) + "/" + stripped}) {
+    bool same = false;
+    if (target_->AreFilesSame(guess, dir, Opts(), &same, nullptr).ok() && same) {
+      return guess;
+    }
+  }
+  return stripped;
 }
 
 bool PglogFileSystem::SameDir(const std::string &a, const std::string &b) {
@@ -413,19 +428,47 @@ int PglogFileSystem::OpenStore(const std::string &dir, rocksdb::FileLock *lock, 
   return 0;
 }
 
+/* Directories whose LOCK is held through any pglog file system of this process, with its base. */
+bool PglogFileSystem::ClaimDir(const std::string &dir) {
+  std::lock_guard<std::mutex> l(locked_mutex);
+  for (const auto &d : LockedDirs()) {
+    if (d.first == target_.get() && SameDir(dir, d.second)) {
+      return false;
+    }
+  }
+  LockedDirs().emplace_back(target_.get(), Absolute(dir));
+  return true;
+}
+
+void PglogFileSystem::ReleaseDir(const std::string &absolute) {
+  std::lock_guard<std::mutex> l(locked_mutex);
+  auto &all = LockedDirs();
+  all.erase(std::remove(all.begin(), all.end(), std::make_pair(target_.get(), absolute)),
+            all.end());
+}
+
 IOStatus PglogFileSystem::LockFile(const std::string &f, const Opts &o, rocksdb::FileLock **lock,
                                    Dbg *dbg) {
-  IOStatus s = target_->LockFile(f, o, lock, dbg);
-  if (!s.ok() || passive_ || !BaseIs(f, "LOCK")) {
-    return s;
+  if (passive_ || !BaseIs(f, "LOCK")) {
+    return target_->LockFile(f, o, lock, dbg);
   }
-  pglog_error err;
-  err.text[0] = '\0';
-  err.code = PGLOG_EIO;
-  if (OpenStore(DirOf(f), *lock, &err) != 0) {
-    target_->UnlockFile(*lock, o, dbg).PermitUncheckedError();
+  std::string dir = DirOf(f), home = Absolute(dir);
+  if (!ClaimDir(dir)) {
+    /* Not even tried: with another spelling of the path the base would grant the lock, and giving
+     * it back would drop the first one, since POSIX locks belong to the process. */
     *lock = nullptr;
-    return StatusOf(err);
+    return IOStatus::IOError("pglog: lock " + f +
+                             ": this database is open in this process already");
+  }
+  IOStatus s = target_->LockFile(f, o, lock, dbg);
+  pglog_error err = {PGLOG_EIO, ""};
+  if (s.ok() && OpenStore(dir, *lock, &err) != 0) {
+    target_->UnlockFile(*lock, o, dbg).PermitUncheckedError();
+    s = StatusOf(err);
+  }
+  if (!s.ok()) {
+    *lock = nullptr;
+    ReleaseDir(home);
   }
   return s;
 }
@@ -449,6 +492,7 @@ IOStatus PglogFileSystem::UnlockFile(rocksdb::FileLock *lock, const Opts &o, Dbg
   if (ds != nullptr) {
     store_close(ds->Take());
     ReleaseIo(ds->io);
+    ReleaseDir(ds->dir);
   }
   return target_->UnlockFile(lock, o, dbg);
 }
@@ -661,9 +705,6 @@ IOStatus PglogFileSystem::DeleteWal(const Found &w, const std::string &f, const 
   if (!s.ok()) {
     return s;
   }
-  if (w.place == Place::kArchive && store_may_remove(use.s, w.number)) {
-    return w.ds->files.Delete(w.number, o, dbg);
-  }
   /* Hidden before it is handed over: the store may remove it at once. */
   if (w.ds->files.Hide(w.number)) {
     store_released(use.s, w.number, false);
@@ -696,20 +737,24 @@ IOStatus PglogFileSystem::RenameWal(const Found &w, const std::string &src,
   if (use.s == nullptr || w.ds->destroyed) {
     return target_->RenameFile(src, target, o, dbg);
   }
-  Found t = FindWal(target);
-  if (t.ds == w.ds && t.place == Place::kArchive && t.number == w.number &&
-      w.place == Place::kWal) {
-    IOStatus s = w.ds->files.Archive(w.number, src, target, o, dbg);
-    if (s.ok()) {
-      store_released(use.s, w.number, true);
-    }
-    return s;
+  if (w.place != Place::kWal || BaseOf(target) != BaseOf(src)) {
+    /* RocksDB's delete scheduler comes here with *.log.trash; it then deletes instead. */
+    return IOStatus::NotSupported("pglog: renaming WAL " + src + " to " + target +
+                                  " is refused: the log store could not follow it there");
   }
-  if (t.ds == nullptr && store_may_remove(use.s, w.number)) {
-    return target_->RenameFile(src, target, o, dbg);
+  /* To archive/, whatever the target (RepairDB's lost/): there the store finds it, and RocksDB does
+   * not read it again. */
+  const std::string &archive = w.ds->files.archive_dir();
+  IOStatus s = FindDir(DirOf(target)).place == Place::kArchive
+                   ? IOStatus::OK()
+                   : target_->CreateDirIfMissing(archive, o, dbg);
+  if (s.ok()) {
+    s = w.ds->files.Archive(w.number, src, archive + "/" + BaseOf(src), o, dbg);
   }
-  return IOStatus::NotSupported("pglog: renaming WAL " + src + " to " + target +
-                                " is refused: its pg log is not check pointed");
+  if (s.ok()) {
+    store_released(use.s, w.number, true);
+  }
+  return s;
 }
 
 /* An OPTIONS file is about to get its name: the options of the open database. */

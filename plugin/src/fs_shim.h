@@ -8,6 +8,7 @@
  * store
  *   *.log deleted               hidden and handed over, really deleted when check pointed (I3)
  *   *.log renamed to archive/   at once, and followed there
+ *   *.log moved elsewhere       to archive/ all the same (RepairDB moves WALs to lost/)
  *   MANIFEST written            stops with the store after a failure
  *   OPTIONS renamed into place  refused options stop the store
  *   CURRENT deleted             the database is being destroyed
@@ -162,6 +163,8 @@ class PglogFileSystem : public rocksdb::FileSystemWrapper {
                    std::string *out, pglog_error *err);
   bool HasGuard(const std::string &dir);
   std::string ReadIdentity(const std::string &dir);
+  bool ClaimDir(const std::string &dir);
+  void ReleaseDir(const std::string &absolute);
   int OpenStore(const std::string &dir, rocksdb::FileLock *lock, pglog_error *err);
 
   rocksdb::IOStatus NewWal(const Found &w, const std::string &f, const FileOpts &o,

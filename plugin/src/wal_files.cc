@@ -439,21 +439,16 @@ int WalFiles::SyncDirs(pglog_error *err) {
   return rc;
 }
 
-IOStatus WalFiles::Delete(uint64_t number, const IOOptions &o, IODebugContext *dbg) {
-  std::lock_guard<std::mutex> l(mu_);
-  IOStatus s = base_->DeleteFile(PathLocked(number), o, dbg);
-  if (s.ok() || s.IsNotFound() || s.IsPathNotFound()) {
-    hidden_.erase(number);
-    archived_.erase(number);
-  }
-  return s;
-}
-
 int WalFiles::Remove(uint64_t wal, pglog_error *err) {
-  std::string path = Path(wal);
-  IOStatus s = Delete(wal, IOOptions(), nullptr);
-  bool gone = s.ok() || s.IsNotFound() || s.IsPathNotFound();
-  return gone ? 0 : Fail(err, "delete WAL", path, s);
+  std::lock_guard<std::mutex> l(mu_);
+  std::string path = PathLocked(wal);
+  IOStatus s = base_->DeleteFile(path, IOOptions(), nullptr);
+  if (!s.ok() && !s.IsNotFound() && !s.IsPathNotFound()) {
+    return Fail(err, "delete WAL", path, s);
+  }
+  hidden_.erase(wal);
+  archived_.erase(wal);
+  return 0;
 }
 
 int WalFiles::SyncArenaDir(pglog_error *err) {

@@ -74,9 +74,6 @@ class WalFiles {
   /* Rename a WAL to archive/. */
   rocksdb::IOStatus Archive(uint64_t number, const std::string &from, const std::string &to,
                             const rocksdb::IOOptions &o, rocksdb::IODebugContext *dbg);
-  /* Really delete a WAL. */
-  rocksdb::IOStatus Delete(uint64_t number, const rocksdb::IOOptions &o,
-                           rocksdb::IODebugContext *dbg);
   /* Really delete all hidden WALs: the database has been destroyed. */
   void RemoveHidden();
 

@@ -20,6 +20,7 @@
 #include "pglog/pglog.h"
 
 extern "C" {
+#pragma GCC visibility push(default)
 
 /* A file system with these options (copied; `options.io` must stay valid as long as the file
  * system) over `base`; nullptr: the one that `options.base` names, or RocksDB's default. nullptr
@@ -34,6 +35,8 @@ std::shared_ptr<rocksdb::FileSystem> pglog_new_file_system(
  * goes. */
 std::unique_ptr<rocksdb::Env> pglog_new_env(std::shared_ptr<rocksdb::FileSystem> fs,
                                             rocksdb::Env *target);
+
+#pragma GCC visibility pop
 }
 
 #endif
