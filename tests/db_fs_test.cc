@@ -847,9 +847,12 @@ TEST(Wals, DeletedOnesAreHiddenUntilTheyReallyGo) {
   in.keep_logs = false;
   db.reset();
   db = Open(shim.DbOptions(), path);
-  EXPECT_FALSE(Exists(old));
   EXPECT_EQ(Get(db.get(), "a"), "1");
   EXPECT_EQ(Get(db.get(), "b"), "2");
+  /* RocksDB has found and deleted it once more. */
+  EXPECT_TRUE(shim.fs->FileExists(old, IOOptions(), nullptr).IsNotFound());
+  db.reset();
+  EXPECT_FALSE(Exists(old));
 }
 
 TEST(Wals, WhatWouldDropBytesIsRefused) {
@@ -1189,6 +1192,48 @@ TEST(Refuse, ReadOnlyOpensPassThrough) {
   ASSERT_TRUE(DB::OpenForReadOnly(shim.DbOptions(), dir / "db", &db).ok());
   EXPECT_EQ(Get(db, "a"), "1");
   delete db;
+}
+
+/* --- the guard ---------------------------------------------------------------------------------
+ */
+
+TEST(Guard, OpensOnlyThroughTheShimAndNotWithoutItsArena) {
+  Dir dir;
+  Shim shim;
+  std::string path = dir / "db", arena = path + "/pglog.arena";
+  Options o = shim.DbOptions();
+  o.create_missing_column_families = true;
+  ColumnFamilyOptions guard;
+  Status s =
+      Comparator::CreateFromString(ConfigOptions(), PGLOG_GUARD_COMPARATOR, &guard.comparator);
+  ASSERT_TRUE(s.ok()) << s.ToString();
+  auto open = [&](const Options &with, const ColumnFamilyOptions &cf) {
+    std::vector<ColumnFamilyHandle *> handles;
+    DB *db = nullptr;
+    s = DB::Open(with, path, {{kDefaultColumnFamilyName, with}, {PGLOG_GUARD_CF, cf}}, &handles,
+                 &db);
+    if (db != nullptr) {
+      EXPECT_TRUE(db->Put(WriteOptions(), handles[1], "k", "v").ok());
+      EXPECT_TRUE(db->Put(WriteOptions(), handles[0], "k", "v").ok());
+      for (ColumnFamilyHandle *h : handles) {
+        db->DestroyColumnFamilyHandle(h);
+      }
+      delete db;
+    }
+  };
+  open(o, guard);
+  ASSERT_TRUE(s.ok()) << s.ToString();
+  open(Options(), ColumnFamilyOptions());
+  EXPECT_TRUE(s.IsInvalidArgument()) << s.ToString();
+  EXPECT_NE(s.ToString().find(PGLOG_GUARD_COMPARATOR), std::string::npos) << s.ToString();
+  ASSERT_EQ(rename(arena.c_str(), (dir / "kept").c_str()), 0);
+  open(o, guard);
+  EXPECT_TRUE(s.IsInvalidArgument()) << s.ToString();
+  EXPECT_NE(s.ToString().find("arena"), std::string::npos) << s.ToString();
+  EXPECT_FALSE(Exists(arena)) << "a new, empty arena";
+  ASSERT_EQ(rename((dir / "kept").c_str(), arena.c_str()), 0);
+  open(o, guard);
+  EXPECT_TRUE(s.ok()) << s.ToString();
 }
 
 /* --- failure stops -----------------------------------------------------------------------------

@@ -144,9 +144,18 @@ void RegisterAll() {
   library.AddFactory<Env>(
       ObjectLibrary::PatternEntry(Env::Default()->GetId()),
       [](const std::string &, std::unique_ptr<Env> *, std::string *) { return BlankEnv(true); });
-  library.AddFactory<const Comparator>(PGLOG_GUARD_COMPARATOR,
-                                       [](const std::string &, std::unique_ptr<const Comparator> *,
-                                          std::string *) { return pglog_guard_comparator(); });
+  library.AddFactory<const Comparator>(
+      PGLOG_GUARD_COMPARATOR,
+      [](const std::string &, std::unique_ptr<const Comparator> *,
+         std::string *msg) -> const Comparator * {
+        /* With the library preloaded but its file system not named, the guard would open. */
+        if (!PglogFileSystem::InUse()) {
+          *msg = "a database guarded by pglog must be opened through its file system "
+                 "(--fs_uri=pglog://... or env=pglog://...)";
+          return nullptr;
+        }
+        return pglog_guard_comparator();
+      });
 }
 
 __attribute__((constructor)) void RegisterAtLoad() {

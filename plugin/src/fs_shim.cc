@@ -72,6 +72,8 @@ void ReleaseIo(const pglog_io *io) {
   IosInUse().erase(io);
 }
 
+std::atomic<bool> in_use{false};
+
 std::mutex locked_mutex;
 std::vector<std::pair<FileSystem *, std::string>> &LockedDirs() {
   static auto *dirs = new std::vector<std::pair<FileSystem *, std::string>>;
@@ -128,9 +130,17 @@ IOStatus StatusOf(const pglog_error &err) {
 
 PglogFileSystem::PglogFileSystem(const pglog_options &o, std::shared_ptr<FileSystem> base,
                                  bool passive)
-    : FileSystemWrapper(base), options_(o), passive_(passive) {}
+    : FileSystemWrapper(base), options_(o), passive_(passive) {
+  if (!passive) {
+    in_use = true;
+  }
+}
 
 PglogFileSystem::~PglogFileSystem() {}
+
+bool PglogFileSystem::InUse() {
+  return in_use;
+}
 
 std::shared_ptr<PglogFileSystem> PglogFileSystem::Create(const pglog_options &o,
                                                          std::shared_ptr<FileSystem> base,

@@ -65,6 +65,9 @@ class PglogFileSystem : public rocksdb::FileSystemWrapper {
   const pglog_options &options() const { return options_; }
   const std::shared_ptr<rocksdb::FileSystem> &base() const { return target_; }
 
+  /* One that does not just forward has been made in this process. */
+  static bool InUse();
+
   /* See shim_api.h. */
   store *StoreOf(const std::string &dir);
   void HintOpen(const std::string &dir, int recovery_mode, const std::string &wal_dir);
