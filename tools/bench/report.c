@@ -117,7 +117,7 @@ void report_json(const struct report *r, FILE *out) {
   for (size_t i = 0; i < r->n_modes; i++)
     json_object_set_new(all, r->modes[i]->name, mode_json(r, i));
   json_object_set_new(root, "modes", all);
-  json_dumpf(root, out, JSON_INDENT(1) | JSON_REAL_PRECISION(12));
+  json_dumpf(root, out, JSON_COMPACT | JSON_REAL_PRECISION(12));
   fputc('\n', out);
   json_decref(root);
 }
