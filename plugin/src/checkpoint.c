@@ -76,7 +76,7 @@ void garbage_free(struct store *s) {
     if (g->kind == GARBAGE_BLOCKS)
       arena_free(s->arena, g->u.blocks.block, g->u.blocks.n);
     else
-      free(g->u.segment);
+      segment_release(s, g->u.segment);
     free(g);
   }
 }
@@ -266,7 +266,7 @@ static void install(struct store *s, struct ckpt *k, struct garbage *garbage) {
     s->segments = g->next;
     if (!s->segments)
       s->segments_tail = NULL;
-    atomic_fetch_sub_explicit(&s->segment_bytes, g->cap, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&s->segment_bytes, g->used, memory_order_relaxed);
     if (garbage_add(&garbage, k->build.generation, NULL, g) != PGLOG_OK)
       break; /* out of memory: this one is lost to us until the process ends */
   }

@@ -194,6 +194,14 @@ static int store_init(struct store *s) {
   return PGLOG_OK;
 }
 
+static void segments_free(struct segment *g) {
+  while (g) {
+    struct segment *next = g->next;
+    free(g);
+    g = next;
+  }
+}
+
 static void store_free(struct store *s) {
   layers_free_all(s);
   pgmap_free(s->dir);
@@ -205,11 +213,9 @@ static void store_free(struct store *s) {
       free(g->u.segment);
     free(g);
   }
-  while (s->segments) {
-    struct segment *g = s->segments;
-    s->segments = g->next;
-    free(g);
-  }
+  segments_free(s->segments);
+  segments_free(s->spare);
+  free(s->buckets);
   index_unref(s->index);
   leaf_codec_free(s->codec);
   for (size_t i = 0; i < s->n_codecs; i++)

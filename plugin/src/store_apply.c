@@ -13,30 +13,70 @@
 
 static struct slice pg_id(const struct pg *pg) { return slice_make(pg->id, pg->id_len); }
 
+static uint64_t id_hash(struct slice id) {
+  uint64_t h = 0x9e3779b97f4a7c15u ^ id.size;
+  for (size_t i = 0; i < id.size; i += 8) {
+    uint64_t w = 0;
+    memcpy(&w, id.data + i, id.size - i < 8 ? id.size - i : 8);
+    h = (h ^ w) * 0xff51afd7ed558ccdu;
+    h ^= h >> 32;
+  }
+  return h;
+}
+
+static struct pg **pg_bucket(struct store *s, uint64_t hash) {
+  return &s->buckets[hash & (s->n_buckets - 1)];
+}
+
 struct pg *pg_find(struct store *s, struct slice id) {
   if (s->last_pg && slice_eq(pg_id(s->last_pg), id))
     return s->last_pg;
-  struct slice v;
-  if (pgmap_get(s->dir, id, UINT64_MAX, &v) != PGMAP_VALUE)
+  if (!s->n_buckets)
     return NULL;
-  /* The directory's value is the struct itself. */
-  return s->last_pg = (struct pg *)(uintptr_t)v.data;
+  uint64_t hash = id_hash(id);
+  struct pg *pg = *pg_bucket(s, hash);
+  while (pg && !(pg->hash == hash && slice_eq(pg_id(pg), id)))
+    pg = pg->next_in_bucket;
+  if (pg)
+    s->last_pg = pg;
+  return pg;
 }
 
 static struct pg *pg_new(struct slice id) {
   struct pg *pg = calloc(1, sizeof *pg + id.size);
   if (pg) {
     pg->id_len = id.size;
+    pg->hash = id_hash(id);
     if (id.size)
       memcpy(pg->id, id.data, id.size);
   }
   return pg;
 }
 
+/* Twice as many buckets as PGs at the most, half as many at the least. */
+static int buckets_grow(struct store *s) {
+  size_t old = s->n_buckets, n = old ? old * 2 : 64;
+  struct pg **was = s->buckets, **now = calloc(n, sizeof *now);
+  if (!now)
+    return PGLOG_ENOMEM;
+  s->buckets = now;
+  s->n_buckets = n;
+  for (size_t i = 0; i < old; i++)
+    for (struct pg *pg = was[i], *next; pg; pg = next) {
+      next = pg->next_in_bucket;
+      pg->next_in_bucket = *pg_bucket(s, pg->hash);
+      *pg_bucket(s, pg->hash) = pg;
+    }
+  free(was);
+  return PGLOG_OK;
+}
+
 static struct pg *pg_find_or_make(struct store *s, struct slice id) {
   struct pg *pg = pg_find(s, id);
   if (pg)
     return pg;
+  if (s->n_pgs >= s->n_buckets && buckets_grow(s) != PGLOG_OK)
+    return NULL;
   pg = pg_new(id);
   if (!pg)
     return NULL;
@@ -44,6 +84,9 @@ static struct pg *pg_find_or_make(struct store *s, struct slice id) {
     free(pg);
     return NULL;
   }
+  pg->next_in_bucket = *pg_bucket(s, pg->hash);
+  *pg_bucket(s, pg->hash) = pg;
+  s->n_pgs++;
   return s->last_pg = pg;
 }
 
@@ -51,6 +94,11 @@ void pg_drop_if_empty(struct store *s, struct pg *pg) {
   if (pg == s->global || pg->layers || pg->touched)
     return;
   pgmap_erase(s->dir, pg_id(pg));
+  struct pg **at = pg_bucket(s, pg->hash);
+  while (*at != pg)
+    at = &(*at)->next_in_bucket;
+  *at = pg->next_in_bucket;
+  s->n_pgs--;
   if (s->last_pg == pg)
     s->last_pg = NULL;
   free(pg);

@@ -78,6 +78,8 @@ struct layer {
 struct pg {
   struct layer *layers; /* newest first */
   struct pg *next_touched;
+  struct pg *next_in_bucket;
+  uint64_t hash;        /* of the id */
   bool touched;         /* has a layer that is not frozen, and is in the store's touched list */
   size_t id_len;
   uint8_t id[];
@@ -114,7 +116,9 @@ struct store {
 
   /* --- under mutex ------------------------------------------------------------------------- */
   pthread_mutex_t mutex;
-  struct pgmap *dir;       /* PG id -> struct pg (the value pointer) */
+  struct pgmap *dir;       /* PG id -> struct pg (the value pointer), for walks in order */
+  struct pg **buckets;     /* the same PGs by hash, for lookups */
+  size_t n_buckets, n_pgs;
   struct pg *last_pg;      /* of the last lookup */
   struct pg *touched;
   struct pg *global;       /* a PG that is none: masks of range deletes across PGs, by store key */
@@ -143,6 +147,8 @@ struct store {
   atomic_uint_fast64_t committed_ord; /* of the last blob committed; read without the lock */
   uint64_t last_seq;       /* highest sequence in the WALs */
   struct segment *segments, *segments_tail;
+  struct segment *spare;   /* for reuse: fresh memory costs a page fault for each 4 KiB */
+  size_t n_spare;
   uint64_t resolved_wal;   /* records of this and older WALs are resolved */
   struct wal_info *wals;   /* ascending */
   size_t n_wals, cap_wals;
@@ -151,7 +157,7 @@ struct store {
   struct buf scratch;      /* blobs of one record, while it is checked (WAL appender only) */
 
   atomic_bool poisoned, refused;
-  atomic_uint_fast64_t segment_bytes; /* staged blob bytes, by allocated segments */
+  atomic_uint_fast64_t segment_bytes; /* staged blob bytes */
   atomic_uint tag;
 
   /* --- the check point thread ---------------------------------------------------------------- */
@@ -190,6 +196,7 @@ uint64_t now_us(void);
 /* Take one complete WAL record: check it and queue its blobs, not committed. Live and recovery. */
 int wal_take_record(struct store *s, uint64_t wal, const struct wal_record *r, bool live,
                     struct pglog_error *err);
+void segment_release(struct store *s, struct segment *g); /* queue_mutex is taken */
 void queue_commit(struct store *s, uint64_t wal, uint64_t size);
 void queue_drop_uncommitted(struct store *s);
 struct wal_info *wal_find(struct store *s, uint64_t number);              /* queue_mutex held */

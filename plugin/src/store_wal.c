@@ -117,7 +117,13 @@ static uint8_t *segment_room(struct store *s, size_t n) {
   struct segment *g = s->segments_tail;
   if (!g || g->cap - g->used < n) {
     size_t cap = n > SEGMENT_SIZE ? n : SEGMENT_SIZE;
-    g = malloc(sizeof *g + cap);
+    if (cap == SEGMENT_SIZE && s->spare) {
+      g = s->spare;
+      s->spare = g->next;
+      s->n_spare--;
+    } else {
+      g = malloc(sizeof *g + cap);
+    }
     if (!g)
       return NULL;
     *g = (struct segment){.cap = cap};
@@ -126,11 +132,23 @@ static uint8_t *segment_room(struct store *s, size_t n) {
     else
       s->segments = g;
     s->segments_tail = g;
-    atomic_fetch_add_explicit(&s->segment_bytes, cap, memory_order_relaxed);
   }
+  atomic_fetch_add_explicit(&s->segment_bytes, n, memory_order_relaxed);
   uint8_t *p = g->data + g->used;
   g->used += n;
   return p;
+}
+
+void segment_release(struct store *s, struct segment *g) {
+  pthread_mutex_lock(&s->queue_mutex);
+  if (g->cap == SEGMENT_SIZE && s->n_spare < s->config.options.memory / SEGMENT_SIZE) {
+    g->next = s->spare;
+    s->spare = g;
+    s->n_spare++;
+    g = NULL;
+  }
+  pthread_mutex_unlock(&s->queue_mutex);
+  free(g);
 }
 
 /* Queue a record whose blobs were collected in s->scratch (u32 length, bytes, each). */
