@@ -300,8 +300,8 @@ TEST_P(WalForm, CutAtEveryByte) {
   }
 }
 
-// Changes one byte; everything before the record (or trailer) that holds it must come out, nothing
-// of the rest.
+// Changes one byte; everything before the record (or the trailer that is looked at) that holds it
+// must come out, nothing of the rest. A byte of a trailer that is not looked at changes nothing.
 void ExpectHit(const File &f, size_t at, uint8_t mask) {
   SCOPED_TRACE("byte " + std::to_string(at) + " mask " + std::to_string(mask));
   std::string bytes = f.bytes;
@@ -311,9 +311,15 @@ void ExpectHit(const File &f, size_t at, uint8_t mask) {
     before++;
   // Two records before it show the file's form; a few blocks behind it are enough.
   const size_t skip = before < 2 ? 0 : before - 2;
-  bytes.resize(std::min(bytes.size(), at + 70000));
+  const Record &hit = f.records[before];
+  bytes.resize(std::min(bytes.size(), std::max<size_t>(at + 70000, hit.end)));
   Result r = Parse(bytes, skip ? f.records[skip - 1].end : 0);
   ASSERT_EQ(0, r.rc) << r.error;
+  if (at < hit.start && hit.start - f.records[before - 1].end < 7) {
+    ASSERT_LT(before - skip, r.records.size()) << r.damage;
+    ASSERT_EQ(hit, r.records[before - skip]);
+    return;
+  }
   ASSERT_EQ(before - skip, r.records.size());
   ASSERT_TRUE(std::equal(r.records.begin(), r.records.end(), f.records.begin() + skip));
   ASSERT_NE(WAL_END_CLEAN, r.end);
@@ -454,6 +460,39 @@ TEST_P(WalForm, StartsAtAnyRecordsEnd) {
   }
 }
 
+// RocksDB does not look at a rest of a block smaller than 7 bytes, so no byte there may end a file.
+TEST_P(WalForm, ShortTrailersHoldAnyBytes) {
+  for (uint64_t room = 1; room < 7; room++) {
+    File f(GetParam());
+    f.Add(Random(rng_, 100));
+    f.Add(Random(rng_, 32768 - 100 - 2 * header() - room));
+    f.Add(Random(rng_, 50));
+    ASSERT_EQ(32768u, f.records[2].start);
+    for (int i = 0; i < 20; i++) {
+      std::string bytes = f.bytes;
+      bytes.replace(32768 - room, room, i ? Random(rng_, room) : std::string(room, '\xff'));
+      for (size_t n : {kAll, size_t{1}, size_t{3}}) {
+        for (size_t start : {size_t{0}, size_t{1}, size_t{2}}) {
+          SCOPED_TRACE("room " + std::to_string(room) + ", start " + std::to_string(start));
+          auto next = [n] { return n; };
+          const uint64_t from = start ? f.records[start - 1].end : 0;
+          std::vector<Record> rest(f.records.begin() + start, f.records.end());
+          Result r = ParseChunks(bytes, next, from);
+          ASSERT_EQ(rest, r.records) << r.damage;
+          ASSERT_EQ(WAL_END_CLEAN, r.end);
+          r = ParseChunks(bytes.substr(0, 32768), next, from);
+          ASSERT_EQ(WAL_END_CLEAN, r.end) << r.damage;
+          if (room > 1) {
+            r = ParseChunks(bytes.substr(0, 32767), next, from);
+            ASSERT_EQ(WAL_END_TORN, r.end) << r.damage;
+            ASSERT_EQ(f.records[1].end, r.good_end);
+          }
+        }
+      }
+    }
+  }
+}
+
 // Started behind a record with 7 to 10 bytes left, the parser cannot know what zeros there are.
 TEST(Wal, ZerosThatMayBeATrailer) {
   for (uint64_t room = 7; room <= 10; room++) {
@@ -540,9 +579,10 @@ std::vector<Broken> BrokenFiles() {
       {"recyclable header over the block's end",
        Fragment(WAL_FULL, fill.substr(0, fill.size() - 9)) + Fragment(WAL_R_FULL, p), 32768 - 9, 1,
        "runs over"},
-      {"trailer not zero",
-       Fragment(WAL_FULL, fill.substr(0, fill.size() - 3)) + std::string("\0\0\1", 3) + full,
-       32768 - 3, 1, "trailer"},
+      {"trailer of a recyclable file not zero",
+       r_full + Fragment(WAL_R_FULL, r_fill.substr(0, r_fill.size() - 31 - 7)) +
+           std::string("\0\0\0\0\0\0\1", 7) + r_full,
+       32768 - 7, 2, "trailer"},
       {"header of zeros", full + std::string(7, '\0') + full, 27, 1, "header of zeros"},
       {"legacy header where a trailer must be",
        Fragment(WAL_R_FULL, r_fill.substr(0, r_fill.size() - 8)) + Fragment(WAL_FIRST, "a") +

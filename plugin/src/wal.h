@@ -18,11 +18,14 @@
  *  5. a recyclable one carries the file's log number (RocksDB ends the file at another one: the old
  *     records of a recycled file. Here it is damage);
  *  6. its CRC holds (with `verify`);
- *  7. it is preceded by zeros only, if a trailer precedes it;
+ *  7. a trailer before it that has room for 7 bytes, which only a recyclable file has, is zeros;
  *  8. the record that it ends has a WriteBatch header's bytes (12).
- * RocksDB's reader asks for less: it lets pass a trailer of any bytes, a FIRST or MIDDLE that ends
- * early, both forms in one file, an empty FIRST before a FULL, and skips from a zero header (type
- * and length 0) to the next block without a word.
+ * No CRC covers a shorter trailer and RocksDB does not look at it, so its bytes are not looked at
+ * here: a flipped one must not cost the records behind it, which RocksDB keeps. In the longer
+ * trailer of a recyclable file RocksDB looks for a header.
+ * RocksDB's reader asks for less: it lets pass a FIRST or MIDDLE that ends early, both forms in one
+ * file, an empty FIRST before a FULL, and skips from a zero header (type and length 0) to the next
+ * block without a word.
  */
 #ifndef PGLOG_WAL_H
 #define PGLOG_WAL_H
@@ -56,8 +59,9 @@ enum wal_end {
   WAL_END_TORN,  /* in the middle of a record or trailer: right as far as it goes */
   WAL_END_ZEROS, /* a header of zeros between two records, and nothing but zeros up to the end
                     (preallocated or unwritten) */
-  WAL_END_DAMAGE /* anything else: bad CRC, length, type, order, a trailer that is not zero, a
-                    header of zeros inside a record, or one with other bytes behind it */
+  WAL_END_DAMAGE /* anything else: bad CRC, length, type, order, a recyclable file's trailer that
+                    is not zero, a header of zeros inside a record, or one with other bytes behind
+                    it */
 };
 
 /* A complete record. `payload` (a WriteBatch) points into the bytes being fed, or into the parser's
