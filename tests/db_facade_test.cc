@@ -286,6 +286,35 @@ TEST_F(DbFacade, IteratorKeepsItsSequence) {
   EXPECT_EQ(3u, all(db).size());
 }
 
+// RocksDB's iterator asks its snapshot for the sequence when it opens a file with range deletes,
+// long after it was made.
+TEST_F(DbFacade, IteratorOpensFilesWithRangeDeletesLate) {
+  Db db(dir_.db());
+  rocksdb_options_set_target_file_size_base(db.options, 4096);
+  ASSERT_OK(db.open());
+  const rocksdb_snapshot_t *keep = rocksdb_create_snapshot(pglog_db_base(db.db));
+  for (int i = 100; i < 150; i++) {
+    std::string k = "a" + std::to_string(i);
+    ASSERT_OK(db.put(0, k, std::string(2000, (char)i)));
+    ASSERT_OK(db.del_range(0, k + "x", k + "y"));
+  }
+  ASSERT_OK(db.put(0, "pglog/1/a", "v"));
+  ASSERT_OK(db.flush());
+  pglog_db_compact_range_cf(db.db, db.handles[0], nullptr, 0, nullptr, 0);
+  rocksdb_release_snapshot(pglog_db_base(db.db), keep);
+  pglog_iterator_t *it = pglog_db_create_iterator(db.db, db.ro);
+  std::vector<void *> churn;  // reuses memory that was freed
+  for (int i = 0; i < 20000; i++) {
+    churn.push_back(malloc(16 + i % 128));
+    memset(churn.back(), 0x5a, 16 + i % 128);
+  }
+  EXPECT_EQ(51u, all_of(it).size());
+  EXPECT_EQ(51u, all_of(it, false).size());
+  pglog_iter_destroy(it);
+  for (void *p : churn)
+    free(p);
+}
+
 TEST_F(DbFacade, DeleteRangeIsSplitAtTheRule) {
   Db db(dir_.db());
   ASSERT_OK(db.open());

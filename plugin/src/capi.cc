@@ -195,6 +195,7 @@ int capi_db_exists(void *env, const char *name, struct pglog_error *err) {
 
 void capi_write(rocksdb_t *db, const rocksdb_writeoptions_t *wo, struct slice batch,
                 char **errptr) {
+  // Half the time of rocksdb_writebatch_create_from(), an eighth of putting the records one by one.
   rdb::WriteBatch b(std::string(reinterpret_cast<const char *>(batch.data), batch.size));
   save(base(db)->Write(object<rdb::WriteOptions>(wo), &b), errptr);
 }

@@ -89,9 +89,9 @@ void capi_multi_get(rocksdb_t *db, const rocksdb_readoptions_t *ro,
                     const char *const *keys, const size_t *key_sizes, char **values,
                     size_t *value_sizes, char **errs);
 
-/* An iterator that keeps its own copies of the bounds. `snapshot` (may be NULL: that of `ro`) may
- * be released once the iterator is made. `total_order`: as if total_order_seek were set. `cf` NULL:
- * default. Moved and read with rocksdb_iter_*, but destroyed here. */
+/* An iterator that keeps its own copies of the bounds. `snapshot` (may be NULL: that of `ro`) must
+ * outlive it. `total_order`: as if total_order_seek were set. `cf` NULL: default. Moved and read
+ * with rocksdb_iter_*, but destroyed here. */
 rocksdb_iterator_t *capi_iter_create(rocksdb_t *db, const rocksdb_readoptions_t *ro,
                                      const rocksdb_snapshot_t *snapshot, bool total_order,
                                      rocksdb_column_family_handle_t *cf);

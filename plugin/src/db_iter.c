@@ -11,6 +11,9 @@ enum current { CUR_NONE, CUR_ROCKS, CUR_STORE };
 struct pglog_iterator_t {
   pglog_db_t *db;
   rocksdb_iterator_t *rocks; /* NULL: the bounds lie inside the rule's range */
+  /* Kept as long as `rocks`: RocksDB 7.8 asks it for its sequence whenever it opens another file.
+   */
+  const rocksdb_snapshot_t *snapshot;
   struct store_view *view;
   struct store_iter *store; /* NULL: the bounds lie outside the rule's range */
   enum current cur;
@@ -84,25 +87,23 @@ static int make_merged(pglog_iterator_t *it, const rocksdb_readoptions_t *option
     it->rocks = capi_iter_create(db->db, options, NULL, true, cf);
     return 0;
   }
-  const rocksdb_snapshot_t *snapshot = NULL;
-  rc = need_rocks ? db_pin(db, &it->view, &snapshot, err)
+  rc = need_rocks ? db_pin(db, &it->view, &it->snapshot, err)
                   : store_view_open(db->store, NULL, NULL, &it->view, err);
   if (rc)
     return rc;
-  if (need_rocks) {
-    it->rocks = capi_iter_create(db->db, options, snapshot, true, cf);
-    /* The iterator holds the memtables and files that it reads, so nothing can drop its versions.
-     */
-    rocksdb_release_snapshot(db->db, snapshot);
-  }
+  if (need_rocks)
+    it->rocks = capi_iter_create(db->db, options, it->snapshot, true, cf);
   return store_iter_open(it->view, lower, upper, &it->store, err);
 }
 
 static void release(pglog_iterator_t *it) {
   capi_iter_destroy(it->rocks);
+  if (it->snapshot)
+    rocksdb_release_snapshot(it->db->db, it->snapshot);
   store_iter_close(it->store);
   store_view_close(it->view);
   it->rocks = NULL;
+  it->snapshot = NULL;
   it->store = NULL;
   it->view = NULL;
 }
