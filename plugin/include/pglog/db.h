@@ -128,8 +128,9 @@ void pglog_db_multi_get_cf(pglog_db_t *db, const rocksdb_readoptions_t *options,
 /* Iterator: RocksDB's keys and the pg log keys of the column family in one bytewise order, both as
  * of one sequence. Honours iterate_lower_bound and iterate_upper_bound. Refused over the rule's
  * column family: snapshot, tailing, prefix_same_as_start (an invalid iterator with that status is
- * returned, as RocksDB does). As long as it lives it holds a snapshot of RocksDB's and a view of the
- * store's, and so the space of what it can still see. */
+ * returned, as RocksDB does).
+ * As long as it lives it holds a snapshot of RocksDB's and a view of the store's, and so the space
+ * of what it can still see. */
 pglog_iterator_t *pglog_db_create_iterator(pglog_db_t *db, const rocksdb_readoptions_t *options);
 pglog_iterator_t *pglog_db_create_iterator_cf(pglog_db_t *db, const rocksdb_readoptions_t *options,
                                               rocksdb_column_family_handle_t *cf);
