@@ -1066,8 +1066,9 @@ TEST(Dirs, RepairKeepsTheDataAndTheNewIdentityIsNoticed) {
   std::string path = dir / "db";
   {
     auto db = Open(shim.DbOptions(), path);
+    /* Not flushed: RepairDB cannot cope with a WAL whose content is in an SST too, and one that was
+     * handed over may still be there. */
     Put(db.get(), "a", "1");
-    ASSERT_TRUE(db->Flush(FlushOptions()).ok());
     Put(db.get(), "b", "2");
   }
   std::string identity = ReadText(path + "/IDENTITY");
