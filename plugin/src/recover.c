@@ -54,9 +54,7 @@ static int handle_end(struct replay *p, enum wal_end end, uint64_t at, const cha
     return damage_error(p, at, what, "it is not the last WAL, so nothing may be cut", err);
   switch (s->config.recovery_mode) {
     case STORE_ABSOLUTE:
-      store_log(s, 1, "WAL %06llu.log ends at offset %llu: %s; kAbsoluteConsistency: RocksDB decides",
-                (unsigned long long)p->number, (unsigned long long)at, what);
-      return PGLOG_OK;
+      return damage_error(p, at, what, "kAbsoluteConsistency allows none", err);
     case STORE_TOLERATE_TAIL:
       if (end == WAL_END_DAMAGE)
         return damage_error(p, at, what,
