@@ -1060,7 +1060,7 @@ TEST(Dirs, DestroyLeavesNothingBehindAndMakesNoArena) {
   EXPECT_FALSE(Exists(dir / "plain"));
 }
 
-TEST(Dirs, RepairKeepsTheDataAndTheNewIdentityIsNoticed) {
+TEST(Dirs, RepairKeepsTheDataAndTheArenaFollowsTheNewIdentity) {
   Dir dir;
   Shim shim;
   std::string path = dir / "db";
@@ -1079,13 +1079,30 @@ TEST(Dirs, RepairKeepsTheDataAndTheNewIdentityIsNoticed) {
   EXPECT_EQ(Logs(Dir::List(path)).size(), 0u);
   EXPECT_GE(Logs(Dir::List(path + "/archive")).size(), 1u);
   EXPECT_EQ(Logs(Dir::List(path + "/lost")).size(), 0u);
+  {
+    auto db = Open(shim.DbOptions(), path);
+    EXPECT_EQ(Get(db.get(), "a"), "1");
+    EXPECT_EQ(Get(db.get(), "b"), "2");
+  }
+  /* An identity that changes behind the store's back is another database's. */
+  std::ofstream(path + "/IDENTITY") << identity;
   EXPECT_EQ(Open(shim.DbOptions(), path, &s), nullptr);
   EXPECT_TRUE(s.IsInvalidArgument()) << s.ToString();
   EXPECT_NE(s.ToString().find(identity), std::string::npos) << s.ToString();
-  std::ofstream(path + "/IDENTITY") << identity;
-  auto db = Open(shim.DbOptions(), path);
-  EXPECT_EQ(Get(db.get(), "a"), "1");
-  EXPECT_EQ(Get(db.get(), "b"), "2");
+}
+
+TEST(Dirs, ACleanCloseLeavesNoHandedOverWal) {
+  Dir dir;
+  for (int i = 0; i < 20; i++) {
+    Shim shim;
+    std::string path = dir / ("db" + std::to_string(i));
+    auto db = Open(shim.DbOptions(), path);
+    Put(db.get(), "a", "1");
+    ASSERT_TRUE(db->Flush(FlushOptions()).ok());
+    Put(db.get(), "b", "2");
+    db.reset();
+    EXPECT_EQ(Logs(Dir::List(path)).size(), 1u);
+  }
 }
 
 TEST(Dirs, CheckpointOpensWithoutThePlugin) {

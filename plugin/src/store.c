@@ -265,16 +265,34 @@ static void last_checkpoint(struct store *s) {
   pthread_mutex_lock(&s->queue_mutex);
   for (size_t i = 0; i < s->n_wals; i++)
     s->wals[i].exists = true;
+  /* Without a door there are no blobs of this process, and RocksDB's own records need no verdict. */
+  if (!s->had_door && s->n_wals)
+    s->resolved_wal = s->wals[s->n_wals - 1].number;
   pthread_mutex_unlock(&s->queue_mutex);
   int rc = store_checkpoint(s, &err);
   if (rc != PGLOG_OK)
     store_log(s, 1, "no check point at close: %s; the next open recovers from the WALs", err.text);
 }
 
+/* RepairDB gives the database a new identity under the lock, and creates no WAL. */
+static void publish_identity(struct store *s) {
+  struct pglog_error err;
+  struct super n = s->super;
+  if (!s->config.identity[0] || !strcmp(n.identity, s->config.identity))
+    return;
+  n.generation = s->next_generation++;
+  memcpy(n.identity, s->config.identity, sizeof n.identity);
+  if (arena_publish(s->arena, &n, &err) != PGLOG_OK)
+    store_log(s, 2, "arena %s: the database's new identity could not be written: %s",
+              arena_name(s), err.text);
+}
+
 void store_close(struct store *s) {
   if (!s)
     return;
   checkpoint_thread_stop(s);
+  if (!s->started && !s->destroyed && s->arena_made)
+    publish_identity(s);
   if (s->started && !s->destroyed && store_check(s, NULL) == PGLOG_OK)
     last_checkpoint(s);
   store_free(s);
@@ -333,7 +351,7 @@ int store_attach(struct store *s, uint32_t cf_id, store_latest_fn latest, void *
   pthread_mutex_unlock(&s->mutex);
   pthread_mutex_lock(&s->queue_mutex);
   s->match.cf_id = cf_id;
-  s->door = true;
+  s->door = s->had_door = true;
   pthread_mutex_unlock(&s->queue_mutex);
   return PGLOG_OK;
 }

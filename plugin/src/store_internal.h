@@ -154,6 +154,7 @@ struct store {
   size_t n_wals, cap_wals;
   struct pglog_error poison, refusal;
   bool door;               /* blobs are welcome */
+  bool had_door;
   struct buf scratch;      /* blobs of one record, while it is checked (WAL appender only) */
 
   atomic_bool poisoned, refused;

@@ -183,12 +183,13 @@ static int queue_record(struct store *s, uint64_t wal, const struct wal_record *
   return rc;
 }
 
-/* Of several records without blobs in a row only the last one matters, for its position. */
+/* Of several records without blobs in a row only the last one matters, for its position. Not over the
+ * end of a WAL: the older one may be resolved as a whole, by being handed over. */
 static void queue_merge_plain(struct store *s) {
   while (s->queue_committed >= 2) {
     struct pending *a = queue_at(s, s->queue_committed - 2);
     struct pending *b = queue_at(s, s->queue_committed - 1);
-    if (a->n_blobs || b->n_blobs || s->queue_committed != s->queue_len)
+    if (a->n_blobs || b->n_blobs || a->wal != b->wal || s->queue_committed != s->queue_len)
       return;
     *a = *b;
     s->queue_len--;
