@@ -77,8 +77,8 @@ static int staged_enter(struct store_iter *it, struct pg *pg) {
   return PGLOG_OK;
 }
 
-/* Choose the nearest entry of the layers; false if there is none. */
-static bool staged_pick(struct store_iter *it) {
+/* Choose the nearest entry of the layers. 1: found, 0: there is none, < 0: error. */
+static int staged_pick(struct store_iter *it) {
   const struct pgmap_cursor *best = NULL;
   for (size_t i = 0; i < it->n_cur; i++) {
     const struct pgmap_cursor *c = &it->cur[i];
@@ -88,8 +88,10 @@ static bool staged_pick(struct store_iter *it) {
     if (!best || (it->dir == FORWARD ? cmp < 0 : cmp > 0))
       best = c;
   }
-  if (!best || set_key(&it->staged_key, slice_make(it->pg->id, it->pg->id_len), best->key) != 0)
-    return false;
+  if (!best)
+    return 0;
+  if (set_key(&it->staged_key, slice_make(it->pg->id, it->pg->id_len), best->key) != PGLOG_OK)
+    return PGLOG_ENOMEM;
   it->staged_value = best->value;
   it->staged_deleted = best->deleted;
   /* With several layers a newer range delete may hide an older layer's entry: ask for the verdict. */
@@ -98,7 +100,7 @@ static bool staged_pick(struct store_iter *it) {
                                      it->v->ord, &it->staged_value);
     it->staged_deleted = f != STAGED_VALUE;
   }
-  return true;
+  return 1;
 }
 
 /* From directory place `d` on, find the first PG with a staged entry. */
@@ -112,8 +114,9 @@ static int staged_scan(struct store_iter *it, struct pgmap_cursor *d) {
         pgmap_cursor_first(&it->cur[i]);
       else
         pgmap_cursor_last(&it->cur[i]);
-    if (staged_pick(it))
-      return PGLOG_OK;
+    rc = staged_pick(it);
+    if (rc != 0)
+      return rc < 0 ? rc : PGLOG_OK;
   }
   it->pg = NULL;
   return PGLOG_OK;
@@ -135,6 +138,14 @@ static int staged_next_pg(struct store_iter *it) {
   return staged_scan(it, &d);
 }
 
+/* The nearest entry of this PG, or else the first of the next PG that has one. */
+static int staged_pick_on(struct store_iter *it) {
+  int rc = staged_pick(it);
+  if (rc == 0)
+    return staged_next_pg(it);
+  return rc < 0 ? rc : PGLOG_OK;
+}
+
 static int staged_advance(struct store_iter *it) {
   struct slice name = slice_make(it->staged_key.data + it->pg->id_len,
                                  it->staged_key.size - it->pg->id_len);
@@ -147,7 +158,7 @@ static int staged_advance(struct store_iter *it) {
     else
       pgmap_cursor_prev(c);
   }
-  return staged_pick(it) ? PGLOG_OK : staged_next_pg(it);
+  return staged_pick_on(it);
 }
 
 /* First staged entry >= key, or last one <= key. key.data NULL: from the very end in that direction. */
@@ -177,7 +188,7 @@ static int staged_seek(struct store_iter *it, struct slice key) {
       pgmap_cursor_seek(&it->cur[i], name);
     else
       pgmap_cursor_seek_for_prev(&it->cur[i], name);
-  return staged_pick(it) ? PGLOG_OK : staged_next_pg(it);
+  return staged_pick_on(it);
 }
 
 /* ---------------------------------------------------------------------------------------------- */
