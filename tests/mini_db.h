@@ -46,6 +46,7 @@ struct WalDir {
   std::vector<std::string> log;
   std::atomic<int> syncs{0};
   std::atomic<bool> fail_sync{false};
+  std::atomic<int> fail_sync_at{0}; /* this sync from now on fails */
 
   /* What a power cut leaves: the durable part, and `keep` of the rest of the last file. */
   void PowerCut(double keep) {
@@ -62,11 +63,13 @@ struct WalDir {
   }
 
   static WalDir *Of(void *arg) { return static_cast<WalDir *>(arg); }
-  static int List(void *arg, store_wal_file **out, size_t *n, pglog_error *) {
+  static int List(void *arg, store_wal_file **out, size_t *n, pglog_error *err) {
     auto *d = Of(arg);
     std::lock_guard<std::mutex> l(d->mutex);
     *out = static_cast<store_wal_file *>(malloc(sizeof **out * (d->files.size() + 1)));
     *n = 0;
+    if (!*out)
+      return error_set(err, PGLOG_ENOMEM, "out of memory for a list of WALs");
     for (auto &f : d->files)
       (*out)[(*n)++] = {f.first, f.second.bytes.size()};
     return 0;
@@ -99,7 +102,7 @@ struct WalDir {
     auto *d = Of(arg);
     std::lock_guard<std::mutex> l(d->mutex);
     d->syncs++;
-    if (d->fail_sync)
+    if (d->fail_sync || (d->fail_sync_at > 0 && --d->fail_sync_at == 0))
       return error_set(err, PGLOG_EIO, "injected sync error");
     if (!d->files.count(wal))
       return error_set(err, PGLOG_EIO, "WAL %llu is not there", (unsigned long long)wal);
@@ -160,7 +163,9 @@ class MiniDb {
     c.ops = dir_->Ops();
     c.recovery_mode = mode;
     c.has_current = has_current;
+    Hook(enter);
     int rc = store_open(&c, &store, err);
+    Hook(leave);
     if (rc != 0) {
       store = nullptr;
       return rc;
@@ -176,7 +181,9 @@ class MiniDb {
     uint64_t number = std::max(next_, store_highest_wal(store) + 1);
     next_ = number + 1;
     store_wal *w;
+    Hook(enter);
     int rc = store_wal_create(store, number, &w, err);
+    Hook(leave);
     if (rc != 0)
       return rc;
     {
@@ -227,7 +234,9 @@ class MiniDb {
     if (rc != 0)
       return rc;
     latest_ += count;
+    Hook(enter);
     store_written(store, tag, count == 0);
+    Hook(leave);
     return 0;
   }
   int Write1(const std::vector<Op> &txn, pglog_error *err) { return Write({txn}, 1, true, err); }
@@ -269,7 +278,9 @@ class MiniDb {
       framed.assign(reinterpret_cast<char *>(out.data) + at, out.size - at);
       buf_free(&out);
     }
+    Hook(enter);
     int rc = store_wal_append_begin(wal_, framed.data(), framed.size(), err);
+    Hook(leave);
     if (rc != 0)
       return rc;
     {
@@ -363,8 +374,14 @@ class MiniDb {
   int mode = STORE_POINT_IN_TIME;
   struct store *store = nullptr;
   uint64_t latest() const { return latest_; }
+  /* Called around the calls into the store that may run out of memory. */
+  void (*enter)() = nullptr, (*leave)() = nullptr;
 
  private:
+  static void Hook(void (*f)()) {
+    if (f)
+      f();
+  }
   static uint64_t Latest(void *arg) { return static_cast<MiniDb *>(arg)->latest_; }
 
   /* RocksDB's replay: the highest sequence in the files as they are now. */

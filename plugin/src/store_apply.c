@@ -343,18 +343,27 @@ static int apply_record(struct store *s, const struct pending *p, uint64_t view_
   return PGLOG_OK;
 }
 
+/* The records taken out of the queue are lost to this process: nothing may be published or read as of
+ * now any more. The WALs still have them. */
+static int apply_failed(struct store *s, const struct pglog_error *e, struct pglog_error *err) {
+  s->apply_error = *e;
+  store_poison(s, e);
+  return error_set(err, e->code, "%s", e->text);
+}
+
 int apply_resolved(struct store *s, uint64_t limit, struct pglog_error *err) {
   struct pending p[TAKE_MAX];
+  struct pglog_error e;
   size_t n;
   uint64_t view_max = views_max_ord(s);
+  if (s->apply_error.code != PGLOG_OK)
+    return error_set(err, s->apply_error.code, "%s", s->apply_error.text);
   do {
     uint64_t latest = s->latest ? s->latest(s->latest_arg) : s->final_latest;
     n = queue_take(s, latest, s->detached, limit, p, TAKE_MAX);
-    for (size_t i = 0; i < n; i++) {
-      int rc = apply_record(s, &p[i], view_max, err);
-      if (rc != PGLOG_OK)
-        return rc;
-    }
+    for (size_t i = 0; i < n; i++)
+      if (apply_record(s, &p[i], view_max, &e) != PGLOG_OK)
+        return apply_failed(s, &e, err);
   } while (n == TAKE_MAX);
   return PGLOG_OK;
 }

@@ -125,6 +125,7 @@ struct store {
   uint64_t applied_ord;    /* ordinal of the last blob applied */
   struct walpos applied;   /* position behind the last record applied */
   uint64_t applied_seq;
+  struct pglog_error apply_error; /* code not 0: records were lost in memory, see apply_resolved() */
   struct index *index;
   uint64_t next_generation; /* number of the next check point; of layers that are not frozen */
   struct store_view views; /* list head */
@@ -208,6 +209,7 @@ size_t queue_take(struct store *s, uint64_t latest, bool idle, uint64_t limit,
                   struct pending *out, size_t n);
 
 /* store_apply.c; mutex held */
+/* Apply what is resolved. A failure is final: it poisons the store, and every later call fails. */
 int apply_resolved(struct store *s, uint64_t limit, struct pglog_error *err);
 struct pg *pg_find(struct store *s, struct slice id);
 void pg_drop_if_empty(struct store *s, struct pg *pg);
