@@ -71,7 +71,7 @@ struct WalDir {
     if (!*out)
       return error_set(err, PGLOG_ENOMEM, "out of memory for a list of WALs");
     for (auto &f : d->files)
-      (*out)[(*n)++] = {f.first, f.second.bytes.size()};
+      (*out)[(*n)++] = {f.first, f.second.bytes.size(), false};
     return 0;
   }
   static int Read(void *arg, uint64_t wal, uint64_t off, void *buf, size_t len, size_t *got,

@@ -582,6 +582,38 @@ TEST(Store, DamageInTheLastWalIsCutInPointInTimeOnly) {
   }
 }
 
+TEST(Store, DamageBelowTheCheckPointIsAnErrorSinceRocksDbStopsThere) {
+  for (int mode : {STORE_POINT_IN_TIME, STORE_TOLERATE_TAIL, STORE_ABSOLUTE}) {
+    for (bool older : {false, true}) {
+      Disk disk;
+      WalDir dir;
+      pglog_error err;
+      {
+        MiniDb db(&dir, &disk.io);
+        OK(db.Open(&err));
+        OK(db.Write1({{BLOB_PUT, Entry(1, 1), "value"}}, &err));
+        if (older)
+          OK(db.NewWal(&err, false)); /* the old one stays */
+        OK(db.Write1({{BLOB_PUT, Entry(1, 2), "value"}}, &err));
+        OK(store_checkpoint(db.store, &err));
+        OK(db.Write1({{BLOB_PUT, Entry(1, 3), "value"}}, &err));
+        db.Kill();
+      }
+      std::string &bytes = dir.files.begin()->second.bytes;
+      bytes[20] ^= 1;
+      MiniDb db(&dir, &disk.io);
+      db.mode = mode;
+      EXPECT_EQ(PGLOG_ECORRUPT, db.Open(&err));
+      EXPECT_NE(nullptr, strstr(err.text, "000001.log is damaged at offset 0")) << err.text;
+      EXPECT_TRUE(dir.cuts.empty());
+      bytes[20] ^= 1;
+      MiniDb healed(&dir, &disk.io);
+      OK(healed.Open(&err));
+      EXPECT_EQ(3u, healed.Dump().size());
+    }
+  }
+}
+
 TEST(Store, DamageBelowOrBeforeTheLastWalIsAnError) {
   Disk disk;
   WalDir dir;

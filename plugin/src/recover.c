@@ -5,7 +5,9 @@
  *
  * Damage is anything but clean records up to the end of the file. Only the last WAL may be cut, only at
  * or behind the check point, and only as the recovery mode allows; what is cut off is saved first. So
- * RocksDB reads clean files afterwards and stops where the store has stopped.
+ * RocksDB reads clean files afterwards and stops where the store has stopped. For the same reason the
+ * bytes that the check point covers are looked at as well: RocksDB may still read them, and would
+ * stop at damage there, short of what the arena holds.
  */
 #include <stdio.h>
 
@@ -75,18 +77,45 @@ static int handle_end(struct replay *p, enum wal_end end, uint64_t at, const cha
   return rc;
 }
 
-static int feed_file(struct replay *p, struct wal_parser *w, struct pglog_error *err) {
+/* Feed the parser the bytes from where it is up to `to`, or to the end of the file. */
+static int feed_file(struct replay *p, struct wal_parser *w, uint64_t to, wal_record_fn fn,
+                     struct pglog_error *err) {
   struct store_wal_ops *ops = &p->s->config.ops;
   uint8_t *chunk = malloc(READ_CHUNK);
   int rc = chunk ? PGLOG_OK : error_set(err, PGLOG_ENOMEM, "out of memory for recovery");
-  size_t got = READ_CHUNK;
-  while (rc == PGLOG_OK && got == READ_CHUNK) {
-    rc = ops->read(ops->arg, p->number, w->offset, chunk, READ_CHUNK, &got, err);
+  size_t want, got;
+  do {
+    want = to - w->offset < READ_CHUNK ? (size_t)(to - w->offset) : READ_CHUNK;
+    got = 0;
+    if (rc == PGLOG_OK && want)
+      rc = ops->read(ops->arg, p->number, w->offset, chunk, want, &got, err);
     if (rc == PGLOG_OK && got)
-      rc = wal_feed(w, chunk, got, replay_record, p, err);
+      rc = wal_feed(w, chunk, got, fn, p, err);
     p->s->st.recovered_bytes += got;
-  }
+  } while (rc == PGLOG_OK && want && got == want);
   free(chunk);
+  return rc;
+}
+
+static int covered_record(void *arg, const struct wal_record *r, struct pglog_error *err) {
+  (void)arg;
+  (void)r;
+  (void)err;
+  return PGLOG_OK;
+}
+
+/* The bytes [0, to) of a WAL are in the check point: whole records, or RocksDB stops among them. */
+static int check_covered(struct store *s, const struct store_wal_file *f, uint64_t to,
+                         struct pglog_error *err) {
+  struct replay p = {.s = s, .number = f->number};
+  struct wal_parser w;
+  wal_init(&w, f->number, 0, true);
+  int rc = feed_file(&p, &w, to, covered_record, err);
+  enum wal_end end = wal_end(&w);
+  if (rc == PGLOG_OK && end != WAL_END_CLEAN)
+    rc = damage_error(&p, w.good_end, end == WAL_END_TORN ? "a record does not end" : w.damage,
+                      "the check point covers it, so nothing may be cut", err);
+  wal_free(&w);
   return rc;
 }
 
@@ -104,7 +133,7 @@ static int recover_file(struct store *s, const struct store_wal_file *f, uint64_
     return rc;
   struct wal_parser w;
   wal_init(&w, f->number, from, true);
-  rc = feed_file(&p, &w, err);
+  rc = feed_file(&p, &w, UINT64_MAX, replay_record, err);
   enum wal_end end = p.bad ? WAL_END_DAMAGE : wal_end(&w);
   uint64_t size = p.bad ? p.bad_at : w.good_end;
   if (rc == PGLOG_OK && end != WAL_END_CLEAN) {
@@ -183,9 +212,12 @@ int store_recover(struct store *s, struct pglog_error *err) {
   if (rc == PGLOG_OK && n)
     rc = ops->sync_dir(ops->arg, err);
   for (size_t i = 0; i < n && rc == PGLOG_OK; i++) {
-    if (f[i].number < s->super.wal)
-      continue;
+    bool behind = f[i].number < s->super.wal;
     uint64_t from = f[i].number == s->super.wal ? s->super.wal_offset : 0;
+    if (!f[i].archived && (behind || from))
+      rc = check_covered(s, &f[i], behind ? UINT64_MAX : from, err);
+    if (rc != PGLOG_OK || behind)
+      continue;
     rc = recover_file(s, &f[i], from, i + 1 == n, err);
     /* Keeps the queue small, and memory with it. */
     if (rc == PGLOG_OK)

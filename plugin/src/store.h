@@ -37,6 +37,7 @@ struct store;
 struct store_wal_file {
   uint64_t number;
   uint64_t size; /* bytes */
+  bool archived; /* in archive/: RocksDB does not read it when it recovers */
 };
 
 /* All return 0 or a PGLOG_* code with *err filled, which must name the file. A WAL may be in the WAL

@@ -220,8 +220,9 @@ int WalFiles::List(store_wal_file **files, size_t *n, pglog_error *err) {
     return error_set(err, PGLOG_ENOMEM, "list of %zu WAL files: out of memory", all.size());
   }
   *n = 0;
+  std::lock_guard<std::mutex> l(mu_);
   for (const auto &f : all) {
-    (*files)[(*n)++] = {f.first, f.second};
+    (*files)[(*n)++] = {f.first, f.second, archived_.count(f.first) != 0};
   }
   return 0;
 }
