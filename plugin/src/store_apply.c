@@ -144,9 +144,14 @@ uint64_t layers_freeze(struct store *s) {
   return s->next_generation++;
 }
 
+static void layer_unaccount(struct store *s, struct layer *l) {
+  __atomic_store_n(&s->map_memory, s->map_memory - l->accounted, __ATOMIC_RELAXED);
+  l->accounted = 0;
+}
+
 static void layer_free(struct store *s, struct layer *l) {
   s->layers--;
-  __atomic_store_n(&s->map_memory, s->map_memory - l->accounted, __ATOMIC_RELAXED);
+  layer_unaccount(s, l);
   pgmap_free(l->map);
   free(l);
 }
@@ -155,6 +160,9 @@ static void pg_reclaim(struct store *s, struct pg *pg, uint64_t keep) {
   for (struct layer **at = &pg->layers; *at;) {
     struct layer *l = *at;
     if (l->generation > keep) {
+      /* In leaves already: only views need it, and no check point makes it less. */
+      if (l->generation <= s->index->generation)
+        layer_unaccount(s, l);
       at = &l->older;
       continue;
     }

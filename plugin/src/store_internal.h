@@ -72,7 +72,7 @@ struct layer {
   struct layer *older;
   struct pgmap *map;
   uint64_t generation; /* check point that folds it */
-  size_t accounted;    /* bytes of the map in the store's map_memory */
+  size_t accounted;    /* bytes of the map in the store's map_memory; 0 once it is folded */
 };
 
 struct pg {
