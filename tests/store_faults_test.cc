@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <random>
+#include <thread>
 
 /* Memory runs out at the n-th allocation of this thread while it is armed. The sanitizers have an
  * allocator of their own. */
@@ -242,10 +243,10 @@ TEST(StoreFaults, WalSyncAtEveryPlaceStopsTheStore) {
       ASSERT_EQ(stopped ? PGLOG_EPOISONED : 0, rc) << what << ": " << err.text;
       if (rc == 0)
         Acked(&acked, t);
-      if (i % 16 == 7)
+      if (rc == 0 && i % 16 == 7)
         rc = store_checkpoint(db.store, &err);
-      if (i % 16 == 12)
-        rc = db.NewWal(&err);
+      if (rc == 0 && i % 16 == 12)
+        rc = db.NewWal(&err, false); /* nothing to do for the check point thread */
       if (!stopped && rc != 0) {
         ASSERT_NE(nullptr, strstr(err.text, "injected sync error")) << what << ": " << err.text;
         stopped = true;
@@ -411,6 +412,76 @@ TEST_F(Starved, OpenFailsByNameAndSucceedsLater) {
   }
   starve_at = 0;
   ExpectReopens(&dir, &disk.io, acked, "opened at last");
+}
+
+std::string Noise(size_t n) {
+  static std::mt19937_64 rnd(3);
+  std::string s(n, '\0');
+  for (auto &c : s)
+    c = static_cast<char>(rnd());
+  return s;
+}
+
+// Busy writers do not make the check point thread try a full arena again and again: each attempt
+// syncs a WAL, writes what fits and adds a layer to every PG.
+TEST(StoreFaults, AFullArenaIsTriedOnceASecond) {
+  Disk disk(2 << 20);
+  WalDir dir;
+  pglog_error err;
+  Map acked;
+  uint64_t v = 0;
+  MiniDb db(&dir, &disk.io);
+  OK(db.Open(&err));
+  while (db.Stat("checkpoint_failures") == 0) {
+    std::vector<Op> t = {{BLOB_PUT, Entry(1, ++v), Noise(20000)}};
+    OK(db.Write1(t, &err));
+    Acked(&acked, t);
+  }
+  using Clock = std::chrono::steady_clock;
+  auto begin = Clock::now();
+  uint64_t before = db.Stat("checkpoint_failures");
+  while (Clock::now() - begin < std::chrono::milliseconds(400)) {
+    std::vector<Op> t = {{BLOB_PUT, Entry(1, ++v), "small"}};
+    OK(db.Write1(t, &err));
+    Acked(&acked, t);
+  }
+  uint64_t tries = db.Stat("checkpoint_failures") - before;
+  double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  EXPECT_LE(static_cast<double>(tries), seconds + 2);
+  EXPECT_LE(static_cast<double>(db.Stat("layers")), seconds + 5);
+  simdisk_config c = {};
+  simdisk_faults(disk.d, &c);
+  while (db.Stat("layers") != 0) /* the thread tries again by itself */
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(acked == db.Dump());
+}
+
+// What only an open view still needs is not the writers' fault.
+TEST(StoreFaults, AnOpenViewDoesNotStopWriters) {
+  Disk disk;
+  WalDir dir;
+  pglog_error err;
+  MiniDb db(&dir, &disk.io);
+  OK(db.Open(&err));
+  store_view *view;
+  OK(store_view_open(db.store, nullptr, nullptr, &view, &err));
+  uint64_t v = 0;
+  for (int i = 0; i < 400; i++) {
+    ASSERT_LE(db.Stat("staged_bytes"), 2 * db.options.memory);
+    std::vector<Op> t;
+    for (int k = 0; k < 250; k++)
+      t.push_back({BLOB_PUT, Entry(1, ++v), "v"});
+    OK(db.Write1(t, &err));
+    if (i % 20 == 19) {
+      OK(store_checkpoint(db.store, &err));
+      EXPECT_LE(db.Stat("staged_bytes"), 100000u);
+    }
+  }
+  store_view_close(view);
+  OK(store_checkpoint(db.store, &err));
+  EXPECT_EQ(0u, db.Stat("layers"));
+  EXPECT_EQ(0u, db.Stat("staged_bytes"));
+  EXPECT_EQ(v, db.Dump().size());
 }
 
 }  // namespace

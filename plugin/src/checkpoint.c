@@ -437,27 +437,35 @@ static void deadline(struct timespec *t, unsigned ms) {
   }
 }
 
+/* Sit out the pause after a failure, whoever asks: an attempt costs a sync, writes and a layer in every
+ * PG that was touched since the one before. wake_mutex held. */
+static void retry_wait(struct store *s) {
+  struct timespec t;
+  deadline(&t, RETRY_MS);
+  while (!s->stop && pthread_cond_timedwait(&s->wake, &s->wake_mutex, &t) == 0)
+    ;
+}
+
 static void *checkpoint_thread(void *arg) {
   struct store *s = arg;
   int last = PGLOG_OK;
   pthread_mutex_lock(&s->wake_mutex);
   while (!s->stop) {
-    if (last != PGLOG_OK) {
-      struct timespec t;
-      deadline(&t, RETRY_MS);
-      pthread_cond_timedwait(&s->wake, &s->wake_mutex, &t);
-    } else if (!s->wanted) {
+    if (last != PGLOG_OK)
+      retry_wait(s);
+    /* When poisoned nothing is written any more until reopen: only who asks is told so. */
+    while (!s->stop && !s->wanted && (last == PGLOG_OK || last == PGLOG_EPOISONED))
       pthread_cond_wait(&s->wake, &s->wake_mutex);
-    }
-    if (s->stop || (!s->wanted && last == PGLOG_OK))
+    if (s->stop)
       continue;
     s->wanted = false;
     pthread_mutex_unlock(&s->wake_mutex);
     struct pglog_error err = {.code = PGLOG_OK};
     int rc = store_checkpoint(s, &err);
-    if (rc != PGLOG_OK && last == PGLOG_OK)
-      store_log(s, 1, "check point failed, will be tried again: %s", err.text);
-    last = rc == PGLOG_EPOISONED ? PGLOG_OK : rc;
+    if (rc != PGLOG_OK && rc != last)
+      store_log(s, 1, "check point failed%s: %s",
+                rc == PGLOG_EPOISONED ? "" : ", will be tried again", err.text);
+    last = rc;
     pthread_mutex_lock(&s->wake_mutex);
   }
   pthread_mutex_unlock(&s->wake_mutex);
