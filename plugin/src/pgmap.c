@@ -259,6 +259,32 @@ static void finger_set(struct pgmap *m, const struct place *p) {
   m->fingers[0] = (struct finger){p->chunk, p->slot};
 }
 
+/* The fingers that a transaction of an OSD uses: its log entry and the info record. */
+#define FINGERS_HOT 3u
+
+void pgmap_prefetch(const struct pgmap *m, int step) {
+  const char *p = (const char *)m;
+  if (step == 0) {
+    for (size_t at = 0; at < sizeof *m; at += 64)
+      __builtin_prefetch(p + at);
+    return;
+  }
+  if (step == 1)
+    __builtin_prefetch(m->row);
+  for (uint32_t i = 0; i < FINGERS_HOT && step > 1; i++) {
+    struct finger f = m->fingers[i];
+    if (f.chunk >= m->n)
+      continue;
+    const struct chunk *c = m->row[f.chunk];
+    if (step == 2) {
+      __builtin_prefetch(c);
+      __builtin_prefetch(&c->e[f.slot]);
+    } else if (f.slot < c->n) {
+      __builtin_prefetch(c->e[f.slot].key);
+    }
+  }
+}
+
 /* --- chunks ----------------------------------------------------------------------------------- */
 
 static size_t chunk_bytes(uint32_t cap) {

@@ -105,6 +105,12 @@ void pgmap_cursor_seek_for_prev(struct pgmap_cursor *c, struct slice key); /* la
 void pgmap_cursor_next(struct pgmap_cursor *c);                            /* only when valid */
 void pgmap_cursor_prev(struct pgmap_cursor *c);                            /* only when valid */
 
+/* Ask the processor for the memory that the next change will most likely touch, one level of pointers a
+ * step (0 to PGMAP_PREFETCH_STEPS - 1). Each step reads what the one before asked for, so that a caller
+ * with many maps ahead of it goes through all of them step by step. */
+#define PGMAP_PREFETCH_STEPS 4
+void pgmap_prefetch(const struct pgmap *m, int step);
+
 /* Remove an entry with all its versions, e.g. from a map used as a directory. False: not there. */
 bool pgmap_erase(struct pgmap *m, struct slice key);
 

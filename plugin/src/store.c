@@ -5,6 +5,7 @@
 #include "store.h"
 
 #include <stdio.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -33,7 +34,7 @@ static const char *arena_name(const struct store *s) {
   return s->config.options.io ? "(caller's storage)" : s->config.options.arena;
 }
 
-/* The arena of a deleted database is kept, under another name. */
+/* What stands in the arena's place is kept, under another name. */
 static int set_aside(struct store *s, struct pglog_error *err) {
   char old[sizeof s->config.options.arena + 32];
   for (int i = 0; i < 1000; i++) {
@@ -44,7 +45,7 @@ static int set_aside(struct store *s, struct pglog_error *err) {
     if (rename(arena_name(s), old) != 0)
       return error_set(err, PGLOG_EIO, "arena %s cannot be renamed to %s: %s", arena_name(s), old,
                        strerror(errno));
-    store_log(s, 1, "arena %s of a deleted database was set aside as %s", arena_name(s), old);
+    store_log(s, 1, "format=1: %s was set aside as %s", arena_name(s), old);
     return PGLOG_OK;
   }
   return error_set(err, PGLOG_EIO, "arena %s: there are 1000 arenas set aside already",
@@ -70,26 +71,31 @@ static int refuse_absent(struct store *s, struct pglog_error *err) {
                    arena_name(s), PGLOG_GUARD_CF);
 }
 
+/* format=1: what is there, and no database with it, makes way. A device is written over. */
+static int make_way(struct store *s, struct pglog_error *err) {
+  struct stat st;
+  enum arena_state state;
+  if (s->config.options.io || (stat(arena_name(s), &st) == 0 && S_ISBLK(st.st_mode)))
+    return PGLOG_OK;
+  arena_close(s->arena);
+  s->arena = NULL;
+  int rc = set_aside(s, err);
+  return rc == PGLOG_OK ? arena_config_open(s, &state, err) : rc;
+}
+
 /* A valid arena where there is no database. */
 static int without_database(struct store *s, struct pglog_error *err) {
   const struct super *p = &s->super;
-  bool device = !s->config.options.io && s->config.options.arena[0] == '/' &&
-                strncmp(s->config.options.arena, "/dev/", 5) == 0;
   bool holds = p->entries || p->blobs;
-  if (holds && !p->invalidated && !s->config.options.format)
-    return error_set(err, PGLOG_EMISMATCH,
-                     "arena %s is that of a deleted database: there is no CURRENT file, but it holds "
-                     "%llu entries of check point %llu; format=1 sets it aside as %s.old",
-                     arena_name(s), (unsigned long long)p->entries,
-                     (unsigned long long)p->generation, arena_name(s));
-  if (holds && !p->invalidated && !device && !s->config.options.io) {
-    arena_close(s->arena);
-    s->arena = NULL;
-    int rc = set_aside(s, err);
-    enum arena_state state;
-    return rc == PGLOG_OK ? arena_config_open(s, &state, err) : rc;
-  }
-  return PGLOG_OK; /* to be formatted when the first WAL is created */
+  if (!holds || p->invalidated)
+    return PGLOG_OK; /* to be formatted when the first WAL is created */
+  if (s->config.options.format)
+    return make_way(s, err);
+  return error_set(err, PGLOG_EMISMATCH,
+                   "arena %s is that of a deleted database: there is no CURRENT file, but it holds "
+                   "%llu entries of check point %llu; format=1 sets it aside as %s.old",
+                   arena_name(s), (unsigned long long)p->entries,
+                   (unsigned long long)p->generation, arena_name(s));
 }
 
 static int check_owner(struct store *s, struct pglog_error *err) {
@@ -123,12 +129,8 @@ static int open_arena(struct store *s, struct pglog_error *err) {
       rc = refuse_absent(s, err);
       break;
     case ARENA_FOREIGN:
-      if (!s->config.has_current && s->config.options.format)
-        break; /* the operator says that what is there may go */
-      rc = err ? err->code : PGLOG_ECORRUPT;
-      break;
     case ARENA_DAMAGED:
-      rc = err ? err->code : PGLOG_ECORRUPT;
+      rc = !s->config.has_current && s->config.options.format ? make_way(s, err) : err->code;
       break;
     case ARENA_VALID:
       if (!s->config.has_current) {
@@ -221,7 +223,7 @@ static void store_free(struct store *s) {
   for (size_t i = 0; i < s->n_codecs; i++)
     leaf_codec_free(s->codecs[i]);
   arena_close(s->arena);
-  buf_free(&s->scratch);
+  free(s->blobs);
   free(s->queue);
   free(s->wals);
   pthread_cond_destroy(&s->wake);

@@ -359,6 +359,42 @@ static int apply_failed(struct store *s, const struct pglog_error *e, struct pgl
   return error_set(err, e->code, "%s", e->text);
 }
 
+/* Which PGs the records will touch first, and their memory, level by level: a PG is cold when its next
+ * transaction comes, and each miss that is not overlapped costs as much as applying an operation. */
+#define AHEAD 64
+static void prefetch_records(struct store *s, const struct pending *p, size_t n) {
+  uint64_t hash[AHEAD];
+  const struct pg *pg[AHEAD];
+  size_t k = 0, m = 0;
+  if (!s->n_buckets)
+    return;
+  for (size_t i = 0; i < n; i++) {
+    const uint8_t *b = p[i].blobs;
+    for (uint32_t j = 0; j < p[i].n_blobs && k < AHEAD; j++) {
+      struct blob_cursor c;
+      struct blob_header h;
+      struct blob_op op;
+      uint32_t len = get_le32(b);
+      b += BLOB_LEN + len;
+      if (blob_open(&c, slice_make(b - len, len), &h, NULL) != PGLOG_OK ||
+          blob_next(&c, &op, NULL) != 1)
+        continue;
+      hash[k] = id_hash(op.pgid);
+      __builtin_prefetch(pg_bucket(s, hash[k++]));
+    }
+  }
+  for (size_t i = 0; i < k; i++)
+    if ((pg[m] = *pg_bucket(s, hash[i])) != NULL)
+      __builtin_prefetch(pg[m++]);
+  for (size_t i = 0; i < m; i++)
+    if (pg[i]->layers)
+      __builtin_prefetch(pg[i]->layers);
+  for (int step = 0; step < PGMAP_PREFETCH_STEPS; step++)
+    for (size_t i = 0; i < m; i++)
+      if (pg[i]->layers)
+        pgmap_prefetch(pg[i]->layers->map, step);
+}
+
 int apply_resolved(struct store *s, uint64_t limit, struct pglog_error *err) {
   struct pending p[TAKE_MAX];
   struct pglog_error e;
@@ -369,6 +405,8 @@ int apply_resolved(struct store *s, uint64_t limit, struct pglog_error *err) {
   do {
     uint64_t latest = s->latest ? s->latest(s->latest_arg) : s->final_latest;
     n = queue_take(s, latest, s->detached, limit, p, TAKE_MAX);
+    if (n > 1)
+      prefetch_records(s, p, n);
     for (size_t i = 0; i < n; i++)
       if (apply_record(s, &p[i], view_max, &e) != PGLOG_OK)
         return apply_failed(s, &e, err);

@@ -26,6 +26,7 @@
 #include "wal.h"
 
 #define SEGMENT_SIZE (1u << 20)
+#define APPLY_ROW 32 /* records that writers let pile up before one of them applies them */
 
 /* Blob bytes as they came from the WAL; the PG maps point into them. */
 struct segment {
@@ -156,7 +157,9 @@ struct store {
   struct pglog_error poison, refusal;
   bool door;               /* blobs are welcome */
   bool had_door;
-  struct buf scratch;      /* blobs of one record, while it is checked (WAL appender only) */
+  struct slice *blobs;     /* of the record that is being checked (WAL appender only) */
+  size_t n_blobs, cap_blobs, blobs_size;
+  atomic_size_t queue_depth; /* records committed and not applied; read without the lock */
 
   atomic_bool poisoned, refused;
   atomic_uint_fast64_t segment_bytes; /* staged blob bytes */

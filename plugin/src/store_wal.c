@@ -151,9 +151,19 @@ void segment_release(struct store *s, struct segment *g) {
   free(g);
 }
 
-/* Queue a record whose blobs were collected in s->scratch (u32 length, bytes, each). */
+/* Copy the blobs of the record that was checked, each behind its length. */
+static void blobs_copy(const struct store *s, uint8_t *to) {
+  for (size_t i = 0; i < s->n_blobs; i++) {
+    put_le32(to, (uint32_t)s->blobs[i].size);
+    memcpy(to + BLOB_LEN, s->blobs[i].data, s->blobs[i].size);
+    to += BLOB_LEN + s->blobs[i].size;
+  }
+}
+
+/* Queue a record with the blobs that were collected in s->blobs. */
 static int queue_record(struct store *s, uint64_t wal, const struct wal_record *r, uint64_t seq,
-                        uint32_t count, uint32_t n_blobs) {
+                        uint32_t count) {
+  uint32_t n_blobs = (uint32_t)s->n_blobs;
   struct pending p = {.wal = wal,
                       .end = r->end,
                       .sequence = seq + count - 1,
@@ -162,9 +172,9 @@ static int queue_record(struct store *s, uint64_t wal, const struct wal_record *
   int rc = PGLOG_OK;
   pthread_mutex_lock(&s->queue_mutex);
   if (n_blobs) {
-    uint8_t *room = segment_room(s, s->scratch.size);
+    uint8_t *room = segment_room(s, s->blobs_size);
     if (room) {
-      memcpy(room, s->scratch.data, s->scratch.size);
+      blobs_copy(s, room);
       p.blobs = room;
       p.first_ord = s->observed_ord + 1;
       s->segments_tail->last_ord = s->observed_ord + n_blobs;
@@ -204,6 +214,7 @@ void queue_commit(struct store *s, uint64_t wal, uint64_t size) {
     queue_merge_plain(s);
   }
   atomic_store_explicit(&s->committed_ord, s->observed_ord, memory_order_relaxed);
+  atomic_store_explicit(&s->queue_depth, s->queue_committed, memory_order_relaxed);
   struct wal_info *w = wal_find(s, wal);
   if (w && size > w->size) {
     w->size = size;
@@ -234,6 +245,7 @@ size_t queue_take(struct store *s, uint64_t latest, bool idle, uint64_t limit, s
     s->queue_len--;
     s->queue_committed--;
   }
+  atomic_store_explicit(&s->queue_depth, s->queue_committed, memory_order_relaxed);
   pthread_mutex_unlock(&s->queue_mutex);
   return k;
 }
@@ -260,8 +272,10 @@ static void queue_mark_done(struct store *s, uint8_t tag) {
 void store_written(struct store *s, uint8_t tag, bool only_blob) {
   if (only_blob)
     queue_mark_done(s, tag);
-  /* If someone else is at it, it will see this record too, or the next reader will. */
-  if (pthread_mutex_trylock(&s->mutex) == 0) {
+  /* Readers and check points apply what they need by themselves; here it is done by the row, which
+   * touches cold memory less often. If someone else is at it, it will see this record too. */
+  if (atomic_load_explicit(&s->queue_depth, memory_order_relaxed) >= APPLY_ROW &&
+      pthread_mutex_trylock(&s->mutex) == 0) {
     apply_resolved(s, UINT64_MAX, NULL);
     pthread_mutex_unlock(&s->mutex);
   }
@@ -297,11 +311,16 @@ static int take_blob(struct store *s, struct slice blob, uint64_t before, bool l
                      "%llu are lost",
                      (unsigned long long)h.number, (unsigned long long)before,
                      (unsigned long long)(h.number - before));
-  uint8_t len[BLOB_LEN];
-  put_le32(len, (uint32_t)blob.size);
-  if (buf_append(&s->scratch, len, sizeof len) != 0 ||
-      buf_append(&s->scratch, blob.data, blob.size) != 0)
-    return error_set(err, PGLOG_ENOMEM, "out of memory for a blob of %zu bytes", blob.size);
+  if (s->n_blobs == s->cap_blobs) {
+    size_t cap = s->cap_blobs ? s->cap_blobs * 2 : 64;
+    struct slice *v = realloc(s->blobs, cap * sizeof *v);
+    if (!v)
+      return error_set(err, PGLOG_ENOMEM, "out of memory for %zu blobs", cap);
+    s->blobs = v;
+    s->cap_blobs = cap;
+  }
+  s->blobs[s->n_blobs++] = blob;
+  s->blobs_size += BLOB_LEN + blob.size;
   STAT_ADD(s, blobs, 1);
   STAT_ADD(s, blob_bytes, blob.size);
   return PGLOG_OK;
@@ -314,12 +333,12 @@ int wal_take_record(struct store *s, uint64_t wal, const struct wal_record *r, b
     return error_set(err, PGLOG_ECORRUPT, "a WAL record of %zu bytes is shorter than %d",
                      batch.size, BATCH_HEADER);
   uint64_t seq = batch_sequence(batch);
-  uint32_t count = batch_count(batch), n_blobs = 0;
+  uint32_t count = batch_count(batch);
   if (!live && seq <= s->last_seq)
     return error_set(err, PGLOG_ECORRUPT, "the sequence goes back from %llu to %llu",
                      (unsigned long long)s->last_seq, (unsigned long long)seq);
   const uint8_t *p = batch.data + BATCH_HEADER, *end = batch.data + batch.size;
-  s->scratch.size = 0;
+  s->n_blobs = s->blobs_size = 0;
   while (p < end) {
     struct batch_record b;
     int rc = batch_next(batch.data, &p, end, &b, err);
@@ -330,18 +349,17 @@ int wal_take_record(struct store *s, uint64_t wal, const struct wal_record *r, b
         return error_set(err, PGLOG_ENOTSUP,
                          "a pg log blob is written, but no door (pglog_db_open) is open on this "
                          "database");
-      rc = take_blob(s, b.value, s->observed_ord + n_blobs, live, err);
+      rc = take_blob(s, b.value, s->observed_ord + s->n_blobs, live, err);
       if (rc != PGLOG_OK)
         return rc;
-      n_blobs++;
     } else if (live && batch_record_matches(&s->match, &b)) {
       return refuse_outside_blob(s, &b, err);
     }
   }
   STAT_ADD(s, records, 1);
-  if (queue_record(s, wal, r, seq, count, n_blobs) != PGLOG_OK)
+  if (queue_record(s, wal, r, seq, count) != PGLOG_OK)
     return error_set(err, PGLOG_ENOMEM, "out of memory for %zu bytes of staged pg log",
-                     s->scratch.size);
+                     s->blobs_size);
   return PGLOG_OK;
 }
 
