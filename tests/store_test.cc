@@ -456,7 +456,7 @@ TEST(Store, FullArenaRefusesWritersAndGoesOnWhenSpaceAppears) {
     std::string s(20000, '\0');
     for (auto &c : s)
       c = static_cast<char>(rnd());
-    rc = store_throttle(db.store, &err);
+    rc = store_throttle(db.store, false, &err);
     if (rc != 0)
       break;
     Op o = {BLOB_PUT, Entry(1, ++v), s};
@@ -466,13 +466,14 @@ TEST(Store, FullArenaRefusesWritersAndGoesOnWhenSpaceAppears) {
   ASSERT_EQ(PGLOG_EBUSY, rc);
   EXPECT_NE(nullptr, strstr(err.text, "staged")) << err.text;
   EXPECT_NE(nullptr, strstr(err.text, "arena")) << err.text;
+  OK(store_throttle(db.store, true, &err));
   EXPECT_EQ(PGLOG_EFULL, store_checkpoint(db.store, &err));
   ExpectEqual(want, db, "full");
   /* Nothing was lost, and more room lets it go on. */
   simdisk_config c = {};
   simdisk_faults(disk.d, &c);
   OK(store_checkpoint(db.store, &err));
-  OK(store_throttle(db.store, &err));
+  OK(store_throttle(db.store, false, &err));
   ExpectEqual(want, db, "room again");
   db.Close();
   MiniDb again(&dir, &disk.io);

@@ -506,14 +506,14 @@ static void wait_progress(struct store *s, unsigned ms) {
   pthread_mutex_unlock(&s->wake_mutex);
 }
 
-int store_throttle(struct store *s, struct pglog_error *err) {
+int store_throttle(struct store *s, bool trims, struct pglog_error *err) {
   uint64_t budget = s->config.options.memory;
   if (staged_bytes(s) <= 2 * budget)
     return PGLOG_OK;
   STAT_ADD(s, throttled, 1);
   checkpoint_want(s);
   wait_progress(s, 10);
-  if (staged_bytes(s) <= 4 * budget)
+  if (trims || staged_bytes(s) <= 4 * budget)
     return store_check(s, err);
   for (int i = 0; i < 20 && staged_bytes(s) > 4 * budget; i++)
     wait_progress(s, 50);

@@ -126,15 +126,18 @@ static int record_check(pglog_db_t *db, const struct batch_record *r, uint32_t n
   return 0;
 }
 
-/* Check a whole batch. *pglog: it holds keys of the rule. */
-static int batch_check(pglog_db_t *db, struct slice batch, bool ignore_missing, bool *pglog,
+/* What a batch holds of the rule's keys. */
+enum holds { HOLDS_NONE, HOLDS_DELETES, HOLDS_PUTS };
+
+/* Check a whole batch. */
+static int batch_check(pglog_db_t *db, struct slice batch, bool ignore_missing, enum holds *holds,
                        struct pglog_error *err) {
   if (batch.size < BATCH_HEADER)
     return error_set(err, PGLOG_ECORRUPT, "batch of %zu bytes: its header has %d", batch.size,
                      BATCH_HEADER);
   const uint8_t *p = batch.data + BATCH_HEADER, *end = batch.data + batch.size;
   uint32_t n = 0, counted = 0;
-  *pglog = false;
+  *holds = HOLDS_NONE;
   while (p < end) {
     struct batch_record r;
     int rc = batch_next(batch.data, &p, end, &r, err);
@@ -143,8 +146,8 @@ static int batch_check(pglog_db_t *db, struct slice batch, bool ignore_missing, 
     if (rc)
       return rc;
     counted += batch_op_counted(r.op);
-    if (!*pglog)
-      *pglog = batch_record_matches(&db->rule, &r);
+    if (*holds != HOLDS_PUTS && batch_record_matches(&db->rule, &r))
+      *holds = r.op == BATCH_PUT ? HOLDS_PUTS : HOLDS_DELETES;
   }
   if (counted != batch_count(batch))
     return error_set(err, PGLOG_ECORRUPT,
@@ -155,9 +158,9 @@ static int batch_check(pglog_db_t *db, struct slice batch, bool ignore_missing, 
 
 /* Write a batch that holds keys of the rule. */
 static int write_split(pglog_db_t *db, const rocksdb_writeoptions_t *wo, struct slice batch,
-                       char **failed, struct pglog_error *err) {
+                       bool trims, char **failed, struct pglog_error *err) {
   struct capi_scratch *scratch = capi_scratch();
-  int rc = store_throttle(db->store, err);
+  int rc = store_throttle(db->store, trims, err);
   if (rc)
     return rc;
   uint8_t tag = store_next_tag(db->store);
@@ -184,7 +187,7 @@ void pglog_db_write(pglog_db_t *db, const rocksdb_writeoptions_t *options,
                     rocksdb_writebatch_t *batch, char **errptr) {
   struct pglog_error err;
   char *failed = NULL;
-  bool pglog = false;
+  enum holds holds = HOLDS_NONE;
   size_t size;
   const char *data = rocksdb_writebatch_data(batch, &size);
   struct slice bytes = slice_make(data, size);
@@ -198,10 +201,10 @@ void pglog_db_write(pglog_db_t *db, const rocksdb_writeoptions_t *options,
         &err, PGLOG_ENOTSUP,
         "batch with a WAL termination point is not supported: data and pg log would part");
   if (rc == 0)
-    rc = batch_check(db, bytes, rocksdb_writeoptions_get_ignore_missing_column_families(wo), &pglog,
+    rc = batch_check(db, bytes, rocksdb_writeoptions_get_ignore_missing_column_families(wo), &holds,
                      &err);
-  if (rc == 0 && pglog) {
-    rc = write_split(db, options, bytes, &failed, &err);
+  if (rc == 0 && holds != HOLDS_NONE) {
+    rc = write_split(db, options, bytes, holds == HOLDS_DELETES, &failed, &err);
   } else if (rc == 0) {
     rocksdb_write(db->db, options, batch, &failed);
     if (!failed)

@@ -186,8 +186,9 @@ uint8_t store_next_tag(struct store *s);
 
 /* Before a write that holds pg log operations: may sleep while staged memory is over twice the
  * budget. PGLOG_EBUSY when it is over four times the budget: the text says how much is staged, the limit, and why
- * check points do not catch up (e.g. the full arena). PGLOG_EPOISONED. */
-int store_throttle(struct store *s, struct pglog_error *err);
+ * check points do not catch up (e.g. the full arena). PGLOG_EPOISONED.
+ * `trims`: all of them are deletes. These are slowed, but not refused: they are what makes room. */
+int store_throttle(struct store *s, bool trims, struct pglog_error *err);
 
 /* A writer's RocksDB write has returned OK: its record, and all before, are resolved. `only_blob`: the
  * batch held nothing but the blob with `tag` (it took no sequence number). Applies what is resolved, if no one else is at it. */
