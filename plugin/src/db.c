@@ -218,6 +218,18 @@ void pglog_db_write(pglog_db_t *db, const rocksdb_writeoptions_t *options,
   }
 }
 
+/* RocksDB's C API drops a record that is too large in silence: refuse it before. */
+static bool sizes_fit(size_t keylen, size_t vallen, char **errptr) {
+  struct pglog_error err;
+  bool key = keylen > UINT32_MAX;
+  if (!key && vallen <= UINT32_MAX)
+    return true;
+  error_set(&err, PGLOG_ETOOBIG, "%s of %zu bytes, the limit is %" PRIu32 " bytes",
+            key ? "key" : "value", key ? keylen : vallen, UINT32_MAX);
+  db_error(errptr, &err);
+  return false;
+}
+
 static void write_and_destroy(pglog_db_t *db, const rocksdb_writeoptions_t *options,
                               rocksdb_writebatch_t *batch, char **errptr) {
   pglog_db_write(db, options, batch, errptr);
@@ -227,6 +239,8 @@ static void write_and_destroy(pglog_db_t *db, const rocksdb_writeoptions_t *opti
 void pglog_db_put_cf(pglog_db_t *db, const rocksdb_writeoptions_t *options,
                      rocksdb_column_family_handle_t *cf, const char *key, size_t keylen,
                      const char *val, size_t vallen, char **errptr) {
+  if (!sizes_fit(keylen, vallen, errptr))
+    return;
   rocksdb_writebatch_t *b = rocksdb_writebatch_create();
   if (cf)
     rocksdb_writebatch_put_cf(b, cf, key, keylen, val, vallen);
@@ -243,6 +257,8 @@ void pglog_db_put(pglog_db_t *db, const rocksdb_writeoptions_t *options, const c
 void pglog_db_delete_cf(pglog_db_t *db, const rocksdb_writeoptions_t *options,
                         rocksdb_column_family_handle_t *cf, const char *key, size_t keylen,
                         char **errptr) {
+  if (!sizes_fit(keylen, 0, errptr))
+    return;
   rocksdb_writebatch_t *b = rocksdb_writebatch_create();
   if (cf)
     rocksdb_writebatch_delete_cf(b, cf, key, keylen);
@@ -259,6 +275,8 @@ void pglog_db_delete(pglog_db_t *db, const rocksdb_writeoptions_t *options, cons
 void pglog_db_singledelete_cf(pglog_db_t *db, const rocksdb_writeoptions_t *options,
                               rocksdb_column_family_handle_t *cf, const char *key, size_t keylen,
                               char **errptr) {
+  if (!sizes_fit(keylen, 0, errptr))
+    return;
   rocksdb_writebatch_t *b = rocksdb_writebatch_create();
   if (cf)
     rocksdb_writebatch_singledelete_cf(b, cf, key, keylen);
@@ -272,6 +290,8 @@ void pglog_db_delete_range_cf(pglog_db_t *db, const rocksdb_writeoptions_t *opti
                               size_t start_key_len, const char *end_key, size_t end_key_len,
                               char **errptr) {
   if (start_key_len == end_key_len && memcmp(start_key, end_key, end_key_len) == 0)
+    return;
+  if (!sizes_fit(start_key_len, 0, errptr) || !sizes_fit(end_key_len, 0, errptr))
     return;
   rocksdb_writebatch_t *b = rocksdb_writebatch_create();
   if (cf)
