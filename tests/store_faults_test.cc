@@ -484,4 +484,43 @@ TEST(StoreFaults, AnOpenViewDoesNotStopWriters) {
   EXPECT_EQ(v, db.Dump().size());
 }
 
+// After a failed data sync no check point can succeed before the next open: none is begun either,
+// which would cost a WAL sync and a layer in each PG, and writers are told why they are refused.
+TEST(StoreFaults, APoisonedArenaIsLeftAlone) {
+  Disk disk;
+  WalDir dir;
+  pglog_error err;
+  Map acked;
+  MiniDb db(&dir, &disk.io);
+  OK(db.Open(&err));
+  auto write = [&](uint64_t v, const std::string &value) {
+    std::vector<Op> t = {{BLOB_PUT, Entry(1, v), value}};
+    ASSERT_EQ(0, db.Write1(t, &err)) << err.text;
+    Acked(&acked, t);
+  };
+  write(1, "a");
+  simdisk_config c = {};
+  c.fail_sync_at = 1;
+  simdisk_faults(disk.d, &c);
+  ASSERT_EQ(PGLOG_EIO, store_checkpoint(db.store, &err));
+  uint64_t v = 1;
+  for (int i = 0; i < 20; i++) {
+    write(++v, "b");
+    ASSERT_EQ(PGLOG_EPOISONED, store_checkpoint(db.store, &err));
+    EXPECT_NE(nullptr, strstr(err.text, "sync")) << err.text;
+  }
+  EXPECT_LE(db.Stat("layers"), 3u);
+  EXPECT_LE(db.Stat("wal_syncs_checkpoint"), 2u);
+  while (db.Stat("staged_bytes") <= 4 * db.options.memory)
+    write(++v, Noise(50000));
+  EXPECT_EQ(PGLOG_EBUSY, store_throttle(db.store, false, &err));
+  EXPECT_NE(nullptr, strstr(err.text, "until reopen")) << err.text;
+  EXPECT_NE(nullptr, strstr(err.text, "sync")) << err.text;
+  EXPECT_TRUE(acked == db.Dump());
+  db.Close();
+  simdisk_power_on(disk.d);
+  dir.PowerCut(0);
+  ExpectReopens(&dir, &disk.io, acked, "reopened");
+}
+
 }  // namespace

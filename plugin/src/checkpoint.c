@@ -388,12 +388,16 @@ int checkpoint_run(struct store *s, struct pglog_error *err) {
   int rc = store_check(s, err);
   if (rc == PGLOG_OK && !s->arena_made)
     return PGLOG_OK;
+  if (rc == PGLOG_OK && s->arena_error.code != PGLOG_OK)
+    rc = error_set(err, s->arena_error.code, "%s", s->arena_error.text);
   if (rc == PGLOG_OK)
     rc = check_index(s, err);
   if (rc == PGLOG_OK) {
     garbage_free(s);
     rc = ckpt_steps(s, &k, &skipped, err);
     ckpt_end(s, &k);
+    if (rc == PGLOG_EPOISONED && store_check(s, NULL) == PGLOG_OK)
+      s->arena_error = *err;
   }
   if (rc == PGLOG_OK) {
     garbage_free(s);

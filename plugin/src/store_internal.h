@@ -177,6 +177,7 @@ struct store {
   bool started;                   /* a WAL was created: check points are allowed */
   bool destroyed;
   struct leaf_codec *codec;       /* of whoever holds ckpt_mutex */
+  struct pglog_error arena_error; /* likewise; code not 0: the arena takes no more until reopen */
 
   /* --- figures -------------------------------------------------------------------------------- */
   struct {
