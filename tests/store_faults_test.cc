@@ -523,4 +523,42 @@ TEST(StoreFaults, APoisonedArenaIsLeftAlone) {
   ExpectReopens(&dir, &disk.io, acked, "reopened");
 }
 
+// The blocks of a failed publication stay taken until the next open (it may be on disk), but a
+// superblock that cannot be written does not eat up the arena.
+TEST(StoreFaults, FailedPublicationsDoNotFillTheArena) {
+  Disk disk;
+  WalDir dir;
+  pglog_error err;
+  Map acked;
+  MiniDb db(&dir, &disk.io);
+  OK(db.Open(&err));
+  auto write = [&](uint64_t v) {
+    std::vector<Op> t = {{BLOB_PUT, Entry(1, v), Noise(200000)}};
+    ASSERT_EQ(0, db.Write1(t, &err)) << err.text;
+    Acked(&acked, t);
+  };
+  write(1);
+  OK(store_checkpoint(db.store, &err));
+  write(2);
+  simdisk_config c = {};
+  for (int i = 0; i < 5; i++) {
+    c.fail_sync_at = 2; /* the first one is that of the data */
+    simdisk_faults(disk.d, &c);
+    ASSERT_EQ(PGLOG_EIO, store_checkpoint(db.store, &err));
+    ASSERT_NE(nullptr, strstr(err.text, "superblock")) << err.text;
+    ASSERT_TRUE(acked == db.Dump());
+  }
+  uint64_t one = db.Stat("arena_live_bytes");
+  EXPECT_LE(db.Stat("arena_used_bytes"), 2 * one + 65536);
+  c = {};
+  simdisk_faults(disk.d, &c);
+  OK(store_checkpoint(db.store, &err));
+  EXPECT_EQ(0u, db.Stat("layers"));
+  ASSERT_TRUE(acked == db.Dump());
+  db.Kill();
+  simdisk_power_on(disk.d);
+  dir.PowerCut(0);
+  ExpectReopens(&dir, &disk.io, acked, "reopened");
+}
+
 }  // namespace

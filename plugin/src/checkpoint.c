@@ -299,6 +299,7 @@ static int publish(struct store *s, struct ckpt *k, struct pglog_error *err) {
     rc = arena_publish(s->arena, &k->super, err);
     /* I6: whether it is on disk or not, its blocks stay taken until the next open. */
     k->build.taken.n = 0;
+    s->publish_failed = rc != PGLOG_OK;
   }
   if (rc != PGLOG_OK) {
     while (garbage) {
@@ -373,6 +374,26 @@ static int ckpt_steps(struct store *s, struct ckpt *k, bool *skipped, struct pgl
   return rc;
 }
 
+/* A failed publication costs its blocks until the next open. So that a superblock that cannot be written
+ * does not eat up the arena, the published state is published once more first, which takes none. */
+static int retry_publication(struct store *s, struct pglog_error *err) {
+  struct super again = s->super;
+  if (!s->publish_failed)
+    return PGLOG_OK;
+  pthread_mutex_lock(&s->mutex);
+  again.generation = layers_freeze(s);
+  pthread_mutex_unlock(&s->mutex);
+  int rc = arena_publish(s->arena, &again, err);
+  if (rc != PGLOG_OK)
+    return rc;
+  STAT_ADD(s, superblocks, 1);
+  s->publish_failed = false;
+  pthread_mutex_lock(&s->queue_mutex);
+  s->super = again;
+  pthread_mutex_unlock(&s->queue_mutex);
+  return PGLOG_OK;
+}
+
 static int check_index(struct store *s, struct pglog_error *err) {
   for (size_t i = 0; s->index->damaged && i < s->index->n; i++)
     if (s->index->node[i]->damaged)
@@ -394,7 +415,9 @@ int checkpoint_run(struct store *s, struct pglog_error *err) {
     rc = check_index(s, err);
   if (rc == PGLOG_OK) {
     garbage_free(s);
-    rc = ckpt_steps(s, &k, &skipped, err);
+    rc = retry_publication(s, err);
+    if (rc == PGLOG_OK)
+      rc = ckpt_steps(s, &k, &skipped, err);
     ckpt_end(s, &k);
     if (rc == PGLOG_EPOISONED && store_check(s, NULL) == PGLOG_OK)
       s->arena_error = *err;

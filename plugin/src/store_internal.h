@@ -178,6 +178,7 @@ struct store {
   bool destroyed;
   struct leaf_codec *codec;       /* of whoever holds ckpt_mutex */
   struct pglog_error arena_error; /* likewise; code not 0: the arena takes no more until reopen */
+  bool publish_failed;            /* likewise; the last publication failed */
 
   /* --- figures -------------------------------------------------------------------------------- */
   struct {
