@@ -47,6 +47,7 @@ struct space {
 struct store_stats {
   uint64_t arena_bytes; /* written to the arena since it was opened */
   uint64_t checkpoints; /* published since it was opened */
+  uint64_t checkpoint_syncs; /* of a WAL, by those of them that found one not durable */
 };
 
 /* Called with each pg log key in order. Not 0 ends the scan. */

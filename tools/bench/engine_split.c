@@ -94,6 +94,8 @@ static int split_space(struct bench_db *db, const char *dir, struct space *s, st
 static int split_stats(struct bench_db *db, struct store_stats *s, struct fail *f) {
   if (stat_get(db, "arena_bytes_written", &s->arena_bytes, f) != 0)
     return -1;
+  if (stat_get(db, "wal_syncs_checkpoint", &s->checkpoint_syncs, f) != 0)
+    return -1;
   return stat_get(db, "checkpoints", &s->checkpoints, f);
 }
 

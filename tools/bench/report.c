@@ -32,6 +32,7 @@ static const struct {
     [M_WAL_SYNCS] = {NULL, "wal_syncs", 0},
     [M_WAL_SWITCHES] = {NULL, "wal_switches", 0},
     [M_CHECKPOINTS] = {NULL, "checkpoints", 0},
+    [M_CHECKPOINT_SYNCS] = {NULL, "checkpoint_syncs", 0},
 };
 
 static int cmp_double(const void *a, const void *b) {
@@ -138,8 +139,9 @@ static void table_figures(const struct report *r, FILE *out) {
       fprintf(out, " %7.0f", median(r, i, m));
     fputc('\n', out);
   }
-  fprintf(out, "\n%-16s %9s %9s %9s %9s %9s | %8s %8s %8s %8s %7s\n", "mode", "live MB", "file MB",
-          "RSS MB", "reopen ms", "recov. ms", "P flush", "groups", "WAL sync", "WAL sw.", "ckpts");
+  fprintf(out, "\n%-16s %9s %9s %9s %9s %9s | %8s %8s %8s %8s %7s %7s\n", "mode", "live MB",
+          "file MB", "RSS MB", "reopen ms", "recov. ms", "P flush", "groups", "WAL sync", "WAL sw.",
+          "ckpts", "syncing");
   for (size_t i = 0; i < r->n_modes; i++) {
     fprintf(out, "%-16s %9.1f %9.1f %9.1f %9.1f ", r->modes[i]->name, median(r, i, M_LIVE) / 1e6,
             median(r, i, M_FILE) / 1e6, median(r, i, M_RSS) / 1e6, median(r, i, M_REOPEN_MS));
@@ -148,9 +150,9 @@ static void table_figures(const struct report *r, FILE *out) {
       fprintf(out, "%9.1f", recover);
     else
       fprintf(out, "%9s", "-");
-    fprintf(out, " | %8.0f %8.0f %8.0f %8.0f %7.0f\n", median(r, i, M_P_FLUSHES),
+    fprintf(out, " | %8.0f %8.0f %8.0f %8.0f %7.0f %7.0f\n", median(r, i, M_P_FLUSHES),
             median(r, i, M_GROUPS), median(r, i, M_WAL_SYNCS), median(r, i, M_WAL_SWITCHES),
-            median(r, i, M_CHECKPOINTS));
+            median(r, i, M_CHECKPOINTS), median(r, i, M_CHECKPOINT_SYNCS));
   }
 }
 

@@ -146,6 +146,7 @@ static int read_clock(struct run *r, struct reading *x, struct fail *f) {
     return -1;
   x->store.arena_bytes += r->closed.arena_bytes;
   x->store.checkpoints += r->closed.checkpoints;
+  x->store.checkpoint_syncs += r->closed.checkpoint_syncs;
   return 0;
 }
 
@@ -225,6 +226,7 @@ static int reopen_in_the_middle(struct run *r, struct fail *f) {
     return -1;
   r->closed.arena_bytes += s.arena_bytes;
   r->closed.checkpoints += s.checkpoints;
+  r->closed.checkpoint_syncs += s.checkpoint_syncs;
   r->mode->engine->close(&r->db);
   return r->mode->engine->open(&r->db, r->dir, f);
 }
@@ -313,6 +315,7 @@ static void evaluate(struct run *r, const struct reading *a, const struct readin
   m[M_WAL_SYNCS] = (double)(b->acc.wal_syncs - a->acc.wal_syncs);
   m[M_WAL_SWITCHES] = (double)(b->acc.wal_files - a->acc.wal_files);
   m[M_CHECKPOINTS] = (double)(b->store.checkpoints - a->store.checkpoints);
+  m[M_CHECKPOINT_SYNCS] = (double)(b->store.checkpoint_syncs - a->store.checkpoint_syncs);
 }
 
 static int measure(struct run *r, struct result *out, struct fail *f) {

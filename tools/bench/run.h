@@ -51,6 +51,7 @@ enum metric {
   M_WAL_SYNCS,
   M_WAL_SWITCHES,
   M_CHECKPOINTS,
+  M_CHECKPOINT_SYNCS, /* of a WAL: a check point syncs none if all that it holds is durable */
   M_COUNT
 };
 
