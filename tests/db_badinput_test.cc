@@ -849,6 +849,27 @@ TEST_F(DbBadInput, ValuesAndKeysOverTheLimit) {
   expect_made(db);
 }
 
+/* What an open that failed before it took the LOCK wanted is nothing to the next one. */
+TEST_F(DbBadInput, FailedOpenLeavesNoWalDirectoryBehind) {
+  Db db(dir_.db());
+  options_from(db, "env=pglog://?guard=0");
+  ASSERT_OK(db.open(false));
+  ASSERT_OK(db.put(0, entry(1, 1), "one"));
+  db.close();
+  rocksdb_options_set_wal_dir(db.options, (dir_.path() + "/elsewhere").c_str());
+  rocksdb_options_set_keep_log_file_num(db.options, 0);
+  EXPECT_TRUE(Says(db.open(false), {"keep_log_file_num"}));
+  rocksdb_options_set_wal_dir(db.options, "");
+  rocksdb_options_set_keep_log_file_num(db.options, 10);
+  rocksdb_t *plain = rocksdb_open(db.options, dir_.db().c_str(), &db.err);
+  ASSERT_OK(take(db.err));
+  rocksdb_put(plain, db.wo, "pglog/1/x", 9, "v", 1, &db.err);
+  EXPECT_TRUE(Says(take(db.err), {"pglog/1/x", "outside"})) << "its WAL is not followed";
+  rocksdb_close(plain);
+  ASSERT_OK(db.open(false));
+  EXPECT_EQ("one", db.get(0, entry(1, 1)));
+}
+
 /* Run by OpenedInAnotherProcess: opens, says so, and waits for the end of its input. */
 TEST_F(DbBadInput, DISABLED_Holder) {
   const char *path = getenv("PGLOG_TEST_HOLD");

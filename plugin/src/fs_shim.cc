@@ -317,14 +317,16 @@ void PglogFileSystem::HintOpen(const std::string &dir, int recovery_mode,
 
 PglogFileSystem::Hint PglogFileSystem::TakeHint(const std::string &dir) {
   Hint h;
-  if (opening.fs == this && opening.dirs.count(dir)) {
+  bool seen = opening.fs == this && opening.dirs.count(dir);
+  if (seen) {
     h = {RecoveryModeOf(opening.options), true, opening.options["wal_dir"]};
   }
   opening = Opening();
   std::lock_guard<std::mutex> l(mu_);
   for (auto it = hints_.begin(); it != hints_.end();) {
     if (SameDir(it->first, dir)) {
-      h = it->second;
+      /* An open that failed before its LOCK leaves its hint behind. */
+      h = seen ? h : it->second;
       it = hints_.erase(it);
     } else {
       ++it;
