@@ -55,7 +55,8 @@ replay() {
 echo
 echo "The trace once: do both end with the pg log of the real OSD, before and after reopening?"
 replay --modes=rocksdb,split --expect=$data.after.json
-jq -r '.modes[] | .after | "  yes: \(.keys) keys, \(.bytes) bytes, SHA-256 \(.sha256)"' "$tmp/json"
+jq -r '.modes | to_entries[] | .key as $mode | .value.after
+  | "  \($mode): yes, \(.keys) keys, \(.bytes) bytes, SHA-256 \(.sha256)"' "$tmp/json"
 
 echo "The trace $passes times, 32 transactions a group commit: a few minutes."
 replay --modes=none,rocksdb,split --passes="$passes" --rounds="$rounds" --check
