@@ -561,4 +561,105 @@ TEST(StoreFaults, FailedPublicationsDoNotFillTheArena) {
   ExpectReopens(&dir, &disk.io, acked, "reopened");
 }
 
+// Layers of failed check points, masks across PGs, empty and short keys, open views: reads equal an
+// ordered map at every step.
+class FailedCheckPoints : public testing::TestWithParam<int> {
+ protected:
+  std::string Key() {
+    switch (rnd_() % 8) {
+      case 0:
+        return "";
+      case 1:
+        return std::string(1, static_cast<char>('0' + rnd_() % 4)); /* no whole PG id */
+      case 2:
+        return std::to_string(rnd_() % 3) + "/";
+      default:
+        return std::to_string(rnd_() % 3) + "/" + std::to_string(rnd_() % 40);
+    }
+  }
+  std::vector<Op> Txn() {
+    std::vector<Op> t;
+    for (size_t i = 0; i <= rnd_() % 5; i++) {
+      std::string a = Key(), b = Key();
+      uint64_t r = rnd_() % 40;
+      if (r < 30)
+        t.push_back({BLOB_PUT, a, Noise(rnd_() % 400)});
+      else if (r < 37)
+        t.push_back({BLOB_DELETE, a, ""});
+      else if (r < 39 && a != b)
+        t.push_back({BLOB_DELRANGE, std::min(a, b), std::max(a, b)});
+      else if (r == 39 && rnd_() % 5 == 0)
+        t.push_back({BLOB_DELREST, a, ""});
+    }
+    return t;
+  }
+  static Map At(store_view *v, bool forward) {
+    pglog_error err;
+    store_iter *it;
+    Map m;
+    EXPECT_EQ(0, store_iter_open(v, slice_make(nullptr, 0), slice_make(nullptr, 0), &it, &err));
+    forward ? store_iter_seek_first(it) : store_iter_seek_last(it);
+    for (; store_iter_valid(it); forward ? store_iter_next(it) : store_iter_prev(it))
+      m[Str(store_iter_key(it))] = Str(store_iter_value(it));
+    EXPECT_EQ(0, store_iter_status(it, &err)) << err.text;
+    store_iter_close(it);
+    return m;
+  }
+  std::mt19937_64 rnd_{static_cast<uint64_t>(GetParam())};
+};
+INSTANTIATE_TEST_SUITE_P(Seeds, FailedCheckPoints, testing::Range(1, 25));
+
+TEST_P(FailedCheckPoints, ReadsEqualAnOrderedMap) {
+  Disk disk;
+  WalDir dir;
+  pglog_error err;
+  Map acked;
+  std::vector<std::pair<store_view *, Map>> views;
+  auto db = std::make_unique<MiniDb>(&dir, &disk.io);
+  OK(db->Open(&err));
+  for (int i = 0; i < 400; i++) {
+    SCOPED_TRACE("step " + std::to_string(i));
+    auto t = Txn();
+    if (!t.empty())
+      OK(db->Write1(t, &err));
+    Acked(&acked, t);
+    if (rnd_() % 8 == 0) {
+      simdisk_config c = {};
+      if (rnd_() % 3)
+        (rnd_() % 2 ? c.fail_write_at : c.fail_read_at) = 1 + rnd_() % 3;
+      simdisk_faults(disk.d, &c);
+      store_checkpoint(db->store, &err);
+      c = {};
+      simdisk_faults(disk.d, &c);
+    }
+    if (rnd_() % 12 == 0 && views.size() < 4) {
+      store_view *v;
+      OK(store_view_open(db->store, nullptr, nullptr, &v, &err));
+      views.push_back({v, acked});
+    }
+    if (rnd_() % 10 == 0) {
+      ASSERT_TRUE(acked == db->Dump());
+    }
+    if (!views.empty() && rnd_() % 6 == 0) {
+      size_t n = rnd_() % views.size();
+      ASSERT_TRUE(views[n].second == At(views[n].first, rnd_() % 2)) << "view";
+      if (rnd_() % 2) {
+        store_view_close(views[n].first);
+        views.erase(views.begin() + static_cast<ptrdiff_t>(n));
+      }
+    }
+    if (i % 100 == 99) {
+      for (auto &v : views)
+        store_view_close(v.first);
+      views.clear();
+      rnd_() % 2 ? db->Close() : db->Kill();
+      db = std::make_unique<MiniDb>(&dir, &disk.io);
+      OK(db->Open(&err));
+      ASSERT_TRUE(acked == db->Dump());
+    }
+  }
+  db->Close();
+  ExpectReopens(&dir, &disk.io, acked, "at last");
+}
+
 }  // namespace
