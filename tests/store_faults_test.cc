@@ -523,6 +523,24 @@ TEST(StoreFaults, APoisonedArenaIsLeftAlone) {
   ExpectReopens(&dir, &disk.io, acked, "reopened");
 }
 
+// A stopped store is no full one: the caller is told which it is.
+TEST(StoreFaults, AStoppedStoreIsNamedToThrottledWriters) {
+  Disk disk(2 << 20);
+  WalDir dir;
+  pglog_error err;
+  MiniDb db(&dir, &disk.io);
+  OK(db.Open(&err));
+  for (uint64_t v = 0; db.Stat("staged_bytes") <= 4 * db.options.memory; v++) {
+    std::vector<Op> t = {{BLOB_PUT, Entry(1, v), Noise(50000)}};
+    OK(db.Write1(t, &err));
+  }
+  EXPECT_EQ(PGLOG_EBUSY, store_throttle(db.store, false, &err));
+  error_set(&err, PGLOG_EIO, "the first error");
+  store_poison(db.store, &err);
+  EXPECT_EQ(PGLOG_EPOISONED, store_throttle(db.store, false, &err));
+  EXPECT_NE(nullptr, strstr(err.text, "the first error")) << err.text;
+}
+
 // The blocks of a failed publication stay taken until the next open (it may be on disk), but a
 // superblock that cannot be written does not eat up the arena.
 TEST(StoreFaults, FailedPublicationsDoNotFillTheArena) {

@@ -537,6 +537,9 @@ int store_throttle(struct store *s, bool trims, struct pglog_error *err) {
   uint64_t budget = s->config.options.memory;
   if (staged_bytes(s) <= 2 * budget)
     return PGLOG_OK;
+  int rc = store_check(s, err); /* nothing will ever make room */
+  if (rc != PGLOG_OK)
+    return rc;
   STAT_ADD(s, throttled, 1);
   checkpoint_want(s);
   wait_progress(s, 10);
