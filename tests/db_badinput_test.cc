@@ -8,6 +8,7 @@
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
 #include <rocksdb/file_system.h>
+#include <rocksdb/write_batch.h>
 #include <spawn.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -190,6 +191,46 @@ TEST_F(DbBadInput, FamilyOptionsRefusedWhenMadeLater) {
   EXPECT_NE("", take(db.err));
   rocksdb_options_destroy(o);
   ASSERT_OK(db.put(0, entry(1, 1), "v"));
+}
+
+/* Records that RocksDB would refuse only when they are in its WAL, and those that the WAL must not
+ * hold. */
+TEST_F(DbBadInput, RecordsRefusedBeforeTheyAreWritten) {
+  Db db(dir_.db());
+  make(db);
+  expect_made(db);
+  uint64_t seq = pglog_db_latest_sequence_number(db.db);
+  struct {
+    std::string record;
+    uint32_t count;
+    std::vector<std::string> words;
+  } cases[] = {
+      {std::string("\x02\x09pglog/1/a\x01m", 13), 1, {"Merge", "pglog/1/a"}},
+      {std::string("\x16\x09pglog/1/a\x01m", 13), 1, {"PutEntity", "pglog/1/a"}},
+      {std::string("\x18\x09pglog/1/a\x01m", 13), 1, {"TimedPut", "pglog/1/a"}},
+      {std::string("\x18\x01k\x01v", 5), 1, {"TimedPut", "key k", "7.8"}},
+      {std::string("\x19\x00\x01k\x01v", 6), 1, {"TimedPut", "key k", "7.8"}},
+      {std::string("\x0f\x01z\x01k", 5), 1, {"DeleteRange", "key z", "behind its end"}},
+  };
+  for (auto &c : cases) {
+    std::string rep(12, '\0');
+    memcpy(rep.data() + 8, &c.count, 4);
+    rep += c.record;
+    rocksdb_writebatch_t *b = rocksdb_writebatch_create_from(rep.data(), rep.size());
+    EXPECT_TRUE(Says(db.write(b), c.words));
+    rocksdb_writebatch_destroy(b);
+  }
+  rocksdb_writebatch_t *b = rocksdb_writebatch_create();
+  rocksdb_writebatch_put(b, "a", 1, "v", 1);
+  reinterpret_cast<rocksdb::WriteBatch *>(b)->MarkWalTerminationPoint();
+  rocksdb_writebatch_put(b, "pglog/1/a", 9, "v", 1);
+  EXPECT_TRUE(Says(db.write(b), {"WAL termination point"}));
+  rocksdb_writebatch_destroy(b);
+  EXPECT_EQ(seq, pglog_db_latest_sequence_number(db.db));
+  ASSERT_OK(db.put(0, entry(1, 2), "two"));
+  db.close();
+  expect_made(db);
+  EXPECT_EQ("two", db.get(0, entry(1, 2)));
 }
 
 /* ---------------------------------------------------------------------------------------------- */

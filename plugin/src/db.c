@@ -109,6 +109,8 @@ static int record_check(pglog_db_t *db, const struct batch_record *r, uint32_t n
     return 0;
   if (r->op == BATCH_XA)
     return record_refuse(err, PGLOG_ENOTSUP, r, n, "two-phase commit is not supported");
+  if (r->op == BATCH_TIMED_PUT)
+    return record_refuse(err, PGLOG_ENOTSUP, r, n, "RocksDB 7.8 does not know such records");
   if (r->op == BATCH_LOG_DATA)
     return blob_is(r->value) ? record_refuse(err, PGLOG_ENOTSUP, r, n,
                                              "LogData that begins like one of the log store's")
