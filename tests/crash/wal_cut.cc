@@ -361,6 +361,18 @@ Expected expected_of(const Base &b, const Case &c) {
   return x;
 }
 
+// What was cut off behind the last whole record is kept aside.
+std::string check_saved(const Base &b, const Case &c, const std::string &dir, size_t least) {
+  const std::string &name = b.wals[c.wal];
+  std::string wal = files_of(b, c)[name];
+  uint64_t good = b.ends[least].wal == name ? b.ends[least].offset : 0;
+  if (good == wal.size() || wal.size() % kBlock == 0 ||
+      slurp(dir + "/" + name + ".cut") == wal.substr(good))
+    return "";
+  return format("%s.cut does not hold the bytes from %llu on", name.c_str(),
+                (unsigned long long)good);
+}
+
 std::string run_case(const Base &b, const Case &c, const std::string &dir, size_t index) {
   Expected x = expected_of(b, c);
   copy_base(b, c, dir);
@@ -393,6 +405,8 @@ std::string run_case(const Base &b, const Case &c, const std::string &dir, size_
       }
     }
     e = check_content(b, db, x.least, x.most);
+    if (e.empty() && x.least == x.most)
+      e = check_saved(b, c, dir, x.least);
     if (!e.empty())
       return e;
   }
