@@ -210,6 +210,7 @@ TEST_F(DbBadInput, RecordsRefusedBeforeTheyAreWritten) {
       {std::string("\x18\x09pglog/1/a\x01m", 13), 1, {"TimedPut", "pglog/1/a"}},
       {std::string("\x18\x01k\x01v", 5), 1, {"TimedPut", "key k", "7.8"}},
       {std::string("\x19\x00\x01k\x01v", 6), 1, {"TimedPut", "key k", "7.8"}},
+      {std::string("\x02\x01k\x01m", 5), 1, {"Merge", "key k", "merge operator"}},
       {std::string("\x0f\x01z\x01k", 5), 1, {"DeleteRange", "key z", "behind its end"}},
   };
   for (auto &c : cases) {
@@ -220,6 +221,43 @@ TEST_F(DbBadInput, RecordsRefusedBeforeTheyAreWritten) {
     EXPECT_TRUE(Says(db.write(b), c.words));
     rocksdb_writebatch_destroy(b);
   }
+  // Families that cannot take what others can.
+  static rocksdb_comparator_t *reverse = rocksdb_comparator_create(
+      nullptr, [](void *) {},
+      [](void *, const char *x, size_t xn, const char *y, size_t yn) {
+        return std::string(y, yn).compare(std::string(x, xn));
+      },
+      [](void *) { return "test.reverse"; });
+  rocksdb_options_t *o = rocksdb_options_create();
+  rocksdb_options_set_comparator(o, reverse);
+  auto *cf = pglog_db_create_column_family(db.db, o, "R", &db.err);
+  ASSERT_OK(take(db.err));
+  pglog_db_delete_range_cf(db.db, db.wo, cf, "a", 1, "z", 1, &db.err);
+  EXPECT_TRUE(Says(take(db.err), {"DeleteRange", "behind its end"}));
+  pglog_db_delete_range_cf(db.db, db.wo, cf, "z", 1, "a", 1, &db.err);
+  EXPECT_OK(take(db.err));
+  pglog_db_drop_column_family(db.db, cf, &db.err);
+  EXPECT_OK(take(db.err));
+  rocksdb_column_family_handle_destroy(cf);
+  rocksdb_options_destroy(o);
+  o = rocksdb_options_create();
+  rocksdb_options_set_plain_table_factory(o, 8, 10, 0.75, 16);
+  rocksdb_options_set_prefix_extractor(o, rocksdb_slicetransform_create_noop());
+  rocksdb_options_set_allow_mmap_reads(o, 1);
+  rocksdb_options_set_uint64add_merge_operator(o);
+  cf = pglog_db_create_column_family(db.db, o, "T", &db.err);
+  ASSERT_OK(take(db.err));
+  pglog_db_delete_range_cf(db.db, db.wo, cf, "a", 1, "z", 1, &db.err);
+  EXPECT_TRUE(Says(take(db.err), {"DeleteRange", "no range deletes"}));
+  rocksdb_writebatch_t *merge = rocksdb_writebatch_create();
+  rocksdb_writebatch_merge_cf(merge, cf, "counter1", 8, "\1\0\0\0\0\0\0\0", 8);
+  EXPECT_OK(db.write(merge));
+  rocksdb_writebatch_destroy(merge);
+  pglog_db_drop_column_family(db.db, cf, &db.err);
+  rocksdb_column_family_handle_destroy(cf);
+  EXPECT_OK(take(db.err));
+  rocksdb_options_destroy(o);
+  seq = pglog_db_latest_sequence_number(db.db);
   rocksdb_writebatch_t *b = rocksdb_writebatch_create();
   rocksdb_writebatch_put(b, "a", 1, "v", 1);
   reinterpret_cast<rocksdb::WriteBatch *>(b)->MarkWalTerminationPoint();

@@ -6,6 +6,7 @@
 #include <rocksdb/env.h>
 #include <rocksdb/options.h>
 #include <rocksdb/snapshot.h>
+#include <rocksdb/table.h>
 #include <rocksdb/version.h>
 #include <rocksdb/wal_filter.h>
 #include <rocksdb/write_batch.h>
@@ -159,6 +160,26 @@ bool capi_options_bytewise(const rocksdb_options_t *o, const char **name) {
   const rdb::Comparator *c = options(o).comparator;
   *name = c ? c->Name() : "none";
   return c == rdb::BytewiseComparator();
+}
+
+unsigned capi_options_family(const rocksdb_options_t *o, const void **comparator) {
+  const rdb::Options &r = options(o);
+  const char *name;
+  *comparator = capi_options_bytewise(o, &name) ? nullptr : r.comparator;
+  unsigned takes = 0;
+  if (r.merge_operator)
+    takes |= CAPI_MERGE;
+  if (r.table_factory->IsDeleteRangeSupported())
+    takes |= CAPI_DELETE_RANGE;
+  return takes;
+}
+
+int capi_compare(const void *comparator, struct slice a, struct slice b) {
+  if (!comparator)
+    return slice_cmp(a, b);
+  return static_cast<const rdb::Comparator *>(comparator)
+      ->Compare(rdb::Slice(reinterpret_cast<const char *>(a.data), a.size),
+                rdb::Slice(reinterpret_cast<const char *>(b.data), b.size));
 }
 
 void *capi_options_env(const rocksdb_options_t *o) {

@@ -34,6 +34,13 @@ int capi_options_check_cf(const rocksdb_options_t *o, const char *cf, struct pgl
 /* Bytewise, without timestamps? *name is the comparator's. */
 bool capi_options_bytewise(const rocksdb_options_t *o, const char **name);
 
+/* What a column family with these options takes; RocksDB finds out only when a record is in its
+ * WAL. *comparator (rocksdb::Comparator *): NULL if bytewise. */
+enum capi_family { CAPI_MERGE = 1, CAPI_DELETE_RANGE = 2 };
+unsigned capi_options_family(const rocksdb_options_t *o, const void **comparator);
+/* Order of two keys by such a comparator, NULL included: <0, 0, >0. */
+int capi_compare(const void *comparator, struct slice a, struct slice b);
+
 void *capi_options_env(const rocksdb_options_t *o);         /* rocksdb::Env * */
 void capi_options_set_env(rocksdb_options_t *o, void *env); /* kept, not owned */
 void capi_options_set_comparator(rocksdb_options_t *o, const void *comparator); /* likewise */

@@ -23,22 +23,18 @@ rocksdb_t *pglog_db_base(pglog_db_t *db) {
 /* ---------------------------------------------------------------------------------------------- */
 /* Known column families                                                                          */
 
-#define CF_KNOWN 1u
-#define CF_BYTEWISE 2u
-#define CFS_PER_WORD 32 /* two bits each */
-
-static unsigned cf_bits(struct cf_set *s, uint32_t id) {
+struct cf_info *cfs_find(pglog_db_t *db, uint32_t id) {
+  /* Acquire: the members of a set are copied before it is published. */
+  struct cf_set *s = atomic_load_explicit(&db->cfs, memory_order_acquire);
   if (!s || id >= s->n)
-    return 0;
-  uint64_t word = atomic_load_explicit(&s->bits[id / CFS_PER_WORD], memory_order_relaxed);
-  return word >> (2 * (id % CFS_PER_WORD)) & 3;
+    return NULL;
+  /* Acquire: the comparator is stored before the flags. */
+  return atomic_load_explicit(&s->cf[id].flags, memory_order_acquire) ? &s->cf[id] : NULL;
 }
 
-bool cfs_has(pglog_db_t *db, uint32_t id, bool *bytewise) {
-  /* Acquire: the bits of a set are copied before it is published. */
-  unsigned bits = cf_bits(atomic_load_explicit(&db->cfs, memory_order_acquire), id);
-  *bytewise = bits & CF_BYTEWISE;
-  return bits & CF_KNOWN;
+static void cf_set_one(struct cf_info *cf, unsigned flags, const void *comparator) {
+  atomic_store_explicit(&cf->comparator, comparator, memory_order_relaxed);
+  atomic_store_explicit(&cf->flags, flags, memory_order_release); /* see cfs_find() */
 }
 
 /* A set with room for `id`, published in place of the present one. cf_mutex held. */
@@ -46,28 +42,26 @@ static struct cf_set *cfs_grow(pglog_db_t *db, uint32_t id) {
   struct cf_set *s = atomic_load_explicit(&db->cfs, memory_order_relaxed);
   if (s && id < s->n)
     return s;
-  uint32_t words = id / CFS_PER_WORD + 1;
-  if (s && words < 2 * (s->n / CFS_PER_WORD))
-    words = 2 * (s->n / CFS_PER_WORD);
-  struct cf_set *larger = calloc(1, sizeof *larger + words * sizeof larger->bits[0]);
+  uint32_t n = id < 16 ? 32 : 2 * id;
+  struct cf_set *larger = calloc(1, sizeof *larger + n * sizeof larger->cf[0]);
   if (!larger)
     return NULL;
   larger->older = s;
-  larger->n = words * CFS_PER_WORD;
-  for (uint32_t i = 0; s && i < s->n / CFS_PER_WORD; i++)
-    atomic_init(&larger->bits[i], atomic_load_explicit(&s->bits[i], memory_order_relaxed));
-  atomic_store_explicit(&db->cfs, larger, memory_order_release); /* see cfs_has() */
+  larger->n = n;
+  for (uint32_t i = 0; s && i < s->n; i++)
+    cf_set_one(&larger->cf[i], atomic_load_explicit(&s->cf[i].flags, memory_order_relaxed),
+               atomic_load_explicit(&s->cf[i].comparator, memory_order_relaxed));
+  atomic_store_explicit(&db->cfs, larger, memory_order_release); /* see cfs_find() */
   return larger;
 }
 
-int cfs_add(pglog_db_t *db, uint32_t id, bool bytewise) {
+int cfs_add(pglog_db_t *db, uint32_t id, const rocksdb_options_t *o) {
+  const void *comparator;
+  unsigned flags = CF_KNOWN | capi_options_family(o, &comparator);
   pthread_mutex_lock(&db->cf_mutex);
   struct cf_set *s = cfs_grow(db, id);
   if (s)
-    atomic_fetch_or_explicit(&s->bits[id / CFS_PER_WORD],
-                             (uint64_t)(CF_KNOWN | (bytewise ? CF_BYTEWISE : 0))
-                                 << (2 * (id % CFS_PER_WORD)),
-                             memory_order_relaxed);
+    cf_set_one(&s->cf[id], flags, comparator);
   pthread_mutex_unlock(&db->cf_mutex);
   return s ? 0 : PGLOG_ENOMEM;
 }
@@ -76,8 +70,7 @@ void cfs_remove(pglog_db_t *db, uint32_t id) {
   pthread_mutex_lock(&db->cf_mutex);
   struct cf_set *s = atomic_load_explicit(&db->cfs, memory_order_relaxed);
   if (s && id < s->n)
-    atomic_fetch_and_explicit(&s->bits[id / CFS_PER_WORD],
-                              ~(UINT64_C(3) << (2 * (id % CFS_PER_WORD))), memory_order_relaxed);
+    atomic_store_explicit(&s->cf[id].flags, 0, memory_order_relaxed);
   pthread_mutex_unlock(&db->cf_mutex);
 }
 
@@ -100,11 +93,21 @@ static int record_refuse(struct pglog_error *err, int code, const struct batch_r
                    batch_op_str(r->op), key_print(key, sizeof key, r->key), why);
 }
 
+static int range_check(const struct batch_record *r, uint32_t n, struct cf_info *cf, unsigned flags,
+                       struct pglog_error *err) {
+  const void *comparator = atomic_load_explicit(&cf->comparator, memory_order_relaxed);
+  if (!(flags & CAPI_DELETE_RANGE))
+    return record_refuse(err, PGLOG_ENOTSUP, r, n,
+                         "the table format of its column family has no range deletes");
+  return capi_compare(comparator, r->key, r->value) > 0
+             ? record_refuse(err, PGLOG_EINVAL, r, n, "its start is behind its end")
+             : 0;
+}
+
 /* Check record `n` (from 1): what RocksDB would refuse when it is in the WAL already stops the
  * database. */
 static int record_check(pglog_db_t *db, const struct batch_record *r, uint32_t n,
                         bool ignore_missing, struct pglog_error *err) {
-  bool bytewise;
   if (r->op == BATCH_NOOP)
     return 0;
   if (r->op == BATCH_XA)
@@ -118,14 +121,20 @@ static int record_check(pglog_db_t *db, const struct batch_record *r, uint32_t n
   if (db->guard && r->cf == db->guard_id)
     return record_refuse(err, PGLOG_ENOTSUP, r, n,
                          "column family " PGLOG_GUARD_CF " belongs to the facade");
-  if (!cfs_has(db, r->cf, &bytewise)) {
+  struct cf_info *cf = cfs_find(db, r->cf);
+  if (!cf) {
     char why[64];
     snprintf(why, sizeof why, "unknown column family id %" PRIu32, r->cf);
     return ignore_missing ? 0 : record_refuse(err, PGLOG_EINVAL, r, n, why);
   }
-  if (r->op == BATCH_DELETE_RANGE && bytewise && slice_cmp(r->key, r->value) > 0)
-    return record_refuse(err, PGLOG_EINVAL, r, n, "its start is behind its end");
-  return 0;
+  if (r->op != BATCH_DELETE_RANGE && r->op != BATCH_MERGE)
+    return 0;
+  unsigned flags = atomic_load_explicit(&cf->flags, memory_order_relaxed);
+  if (r->op == BATCH_DELETE_RANGE)
+    return range_check(r, n, cf, flags, err);
+  return flags & CAPI_MERGE || batch_record_matches(&db->rule, r)
+             ? 0 /* one on a pg log key is refused by the split */
+             : record_refuse(err, PGLOG_EINVAL, r, n, "its column family has no merge operator");
 }
 
 /* What a batch holds of the rule's keys. */
@@ -318,9 +327,8 @@ rocksdb_column_family_handle_t *pglog_db_create_column_family(pglog_db_t *db,
     return NULL;
   }
   char *failed = NULL;
-  const char *comparator;
   rocksdb_column_family_handle_t *cf = rocksdb_create_column_family(db->db, options, name, &failed);
-  if (!failed && cfs_add(db, db_cf_id(cf), capi_options_bytewise(options, &comparator)) != 0)
+  if (!failed && cfs_add(db, db_cf_id(cf), options) != 0)
     failed = strdup(pglog_status_str(PGLOG_ENOMEM));
   if (failed) {
     free(*errptr);

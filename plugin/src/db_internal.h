@@ -12,12 +12,17 @@
 #include "pglog/db.h"
 #include "store.h"
 
-/* The column family ids that a batch may name. Bits are set and cleared in place; a larger set is
- * published beside the old one, which lives until close since writers read without a lock. */
+/* What a batch's records are checked against, by column family id. Changed in place; a larger set
+ * is published beside the old one, which lives until close since writers read without a lock. */
+struct cf_info {
+  _Atomic(const void *) comparator; /* rocksdb::Comparator *; NULL: bytewise */
+  atomic_uint flags;                /* CF_KNOWN and enum capi_family; 0: unknown */
+};
+#define CF_KNOWN 0x80u
 struct cf_set {
   struct cf_set *older;
-  uint32_t n; /* ids 0..n-1 have two bits: known; has the bytewise comparator */
-  atomic_uint_fast64_t bits[];
+  uint32_t n; /* ids 0..n-1 */
+  struct cf_info cf[];
 };
 
 struct pglog_db_t {
@@ -61,11 +66,11 @@ enum db_side db_side(const pglog_db_t *db, struct slice key, struct slice *store
 int db_pin(pglog_db_t *db, struct store_view **view, const rocksdb_snapshot_t **snapshot,
            struct pglog_error *err);
 
-/* Known column families. */
-int cfs_add(pglog_db_t *db, uint32_t id, bool bytewise);
+/* Known column families. `o`: its options. */
+int cfs_add(pglog_db_t *db, uint32_t id, const rocksdb_options_t *o);
 void cfs_remove(pglog_db_t *db, uint32_t id);
-/* Known? *bytewise: keys are in bytewise order there. */
-bool cfs_has(pglog_db_t *db, uint32_t id, bool *bytewise);
+/* NULL: unknown. Valid until close. */
+struct cf_info *cfs_find(pglog_db_t *db, uint32_t id);
 void cfs_free(pglog_db_t *db);
 
 /* db_wals.c: a batch of `bytes` was written. */

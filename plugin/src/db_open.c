@@ -287,9 +287,7 @@ static int learn_families(pglog_db_t *db, const struct opening *o, struct pglog_
     db->memtable_bytes += capi_options_memtable_bytes(o->families[i]);
     if (strcmp(o->names[i], PGLOG_GUARD_CF) == 0)
       continue;
-    const char *comparator;
-    bool bytewise = capi_options_bytewise(o->families[i], &comparator);
-    if (cfs_add(db, db_cf_id(o->handles[i]), bytewise) != 0)
+    if (cfs_add(db, db_cf_id(o->handles[i]), o->families[i]) != 0)
       return error_set(err, PGLOG_ENOMEM, "%d column families", o->n);
   }
   if (o->has_guard) {
