@@ -569,14 +569,10 @@ static int zone_leaf(struct work *w, size_t at, struct leaf *out, struct pglog_e
     rc = read_ahead(w, at, err);
     i = 0;
   }
-  const uint8_t *bytes = w->rbytes + i * PGLOG_BLOCK;
-  if (rc == PGLOG_OK)
-    rc = leaf_verify(bytes, LEAF_LEAF, r->block, r->generation, w->s->arena_id, err);
-  if (rc == PGLOG_OK)
-    rc = leaf_decode(w->s->codec, bytes, out, err);
-  if (rc != PGLOG_OK)
-    error_add_pg(w->s, r->first, r->last, err);
   STAT_ADD(w->s, leaves_read, 1);
+  if (rc == PGLOG_OK)
+    return leaf_open(w->s, w->s->codec, r, w->rbytes + i * PGLOG_BLOCK, out, err);
+  error_add_pg(w->s, r->first, r->last, err);
   return rc;
 }
 

@@ -280,7 +280,8 @@ static void last_checkpoint(struct store *s) {
 static void publish_identity(struct store *s) {
   struct pglog_error err;
   struct super n = s->super;
-  if (!s->config.identity[0] || !strcmp(n.identity, s->config.identity))
+  /* An arena that has no identity yet is not bound to whatever database tried to open it. */
+  if (!n.identity[0] || !s->config.identity[0] || !strcmp(n.identity, s->config.identity))
     return;
   n.generation = s->next_generation++;
   memcpy(n.identity, s->config.identity, sizeof n.identity);
@@ -303,10 +304,15 @@ void store_close(struct store *s) {
 int store_destroyed(struct store *s, struct pglog_error *err) {
   int rc = PGLOG_OK;
   pthread_mutex_lock(&s->ckpt_mutex);
+  pthread_mutex_lock(&s->queue_mutex);
   s->destroyed = true;
   s->started = false;
+  struct super dead = s->super;
+  pthread_mutex_unlock(&s->queue_mutex);
+  /* Behind every generation that was tried, published or not. */
+  dead.generation = s->next_generation;
   if (s->arena_made)
-    rc = arena_invalidate(s->arena, &s->super, err);
+    rc = arena_invalidate(s->arena, &dead, err);
   pthread_mutex_unlock(&s->ckpt_mutex);
   /* Nothing needs the WALs that were handed over before CURRENT went. */
   pthread_mutex_lock(&s->queue_mutex);

@@ -243,7 +243,11 @@ bool staged_masked(struct store *s, struct slice key, uint64_t gen, uint64_t at)
 /* store_read.c */
 struct leaf_codec *codec_get(struct store *s);
 void codec_put(struct store *s, struct leaf_codec *c);
-/* Read, verify and decode a leaf. The error names the PG. */
+/* Verify and decode a leaf that was read: it must be the very one that the table names. The error
+ * names the PG. */
+int leaf_open(struct store *s, struct leaf_codec *c, const struct leafref *r, const uint8_t *bytes,
+              struct leaf *out, struct pglog_error *err);
+/* Read and open. */
 int leaf_read(struct store *s, struct leaf_codec *c, const struct leafref *r, struct leaf *out,
               struct pglog_error *err);
 int overflow_read(struct store *s, struct leaf_codec *c, const struct leafref *r,

@@ -45,18 +45,11 @@ void error_add_pg(struct store *s, struct slice first, struct slice last,
               key_print(b, sizeof b, pb), cause.text);
 }
 
-int leaf_read(struct store *s, struct leaf_codec *c, const struct leafref *r, struct leaf *out,
-              struct pglog_error *err) {
-  uint8_t *bytes = io_alloc(1);
-  if (!bytes)
-    return error_set(err, PGLOG_ENOMEM, "out of memory for a block of %u bytes", PGLOG_BLOCK);
-  struct arena_io io = {.block = r->block, .n = 1, .bytes = bytes};
-  int rc = arena_read(s->arena, &io, 1, err);
-  if (rc == PGLOG_OK)
-    rc = leaf_verify(bytes, LEAF_LEAF, r->block, r->generation, s->arena_id, err);
+int leaf_open(struct store *s, struct leaf_codec *c, const struct leafref *r, const uint8_t *bytes,
+              struct leaf *out, struct pglog_error *err) {
+  int rc = leaf_verify(bytes, LEAF_LEAF, r->block, r->generation, s->arena_id, err);
   if (rc == PGLOG_OK)
     rc = leaf_decode(c, bytes, out, err);
-  free(bytes);
   if (rc == PGLOG_OK && (out->n != r->entries || !slice_eq(out->e[0].key, r->first) ||
                          !slice_eq(out->e[out->n - 1].key, r->last))) {
     rc = error_set(err, PGLOG_ECORRUPT, "block %u is not the leaf that the table names",
@@ -65,6 +58,21 @@ int leaf_read(struct store *s, struct leaf_codec *c, const struct leafref *r, st
   }
   if (rc != PGLOG_OK)
     error_add_pg(s, r->first, r->last, err);
+  return rc;
+}
+
+int leaf_read(struct store *s, struct leaf_codec *c, const struct leafref *r, struct leaf *out,
+              struct pglog_error *err) {
+  uint8_t *bytes = io_alloc(1);
+  if (!bytes)
+    return error_set(err, PGLOG_ENOMEM, "out of memory for a block of %u bytes", PGLOG_BLOCK);
+  struct arena_io io = {.block = r->block, .n = 1, .bytes = bytes};
+  int rc = arena_read(s->arena, &io, 1, err);
+  if (rc == PGLOG_OK)
+    rc = leaf_open(s, c, r, bytes, out, err);
+  else
+    error_add_pg(s, r->first, r->last, err);
+  free(bytes);
   return rc;
 }
 

@@ -425,6 +425,9 @@ int store_wal_create(struct store *s, uint64_t number, struct store_wal **out,
   if (rc != PGLOG_OK)
     return rc;
   uint64_t highest = store_highest_wal(s);
+  /* A check point position ahead of the WALs: recovery would pass over what is written here. */
+  if (s->super.wal > highest + 1)
+    highest = s->super.wal - 1;
   if (number <= highest)
     return error_set(err, PGLOG_EINVAL,
                      "WAL %06llu.log cannot be created: its number is not above the highest known "
