@@ -15,6 +15,7 @@
 #include "store_internal.h"
 
 #define RETRY_MS 1000 /* after a failed check point */
+#define RESERVE_PART 8u /* of the arena, for check points that trim */
 
 /* A check point in progress. */
 struct ckpt {
@@ -284,6 +285,30 @@ static void install(struct store *s, struct ckpt *k, struct garbage *garbage) {
   index_unref(old);
 }
 
+static uint64_t extents_blocks(const struct extents *x) {
+  uint64_t n = 0;
+  for (size_t i = 0; i < x->n; i++)
+    n += x->v[i].n;
+  return n;
+}
+
+/* New blocks are written before the old ones are free, so a check point that trims needs room too: a
+ * part of the arena is kept from those that take more than they give back. */
+static int keep_reserve(struct store *s, const struct ckpt *k, struct pglog_error *err) {
+  struct arena_usage u;
+  uint64_t taken = extents_blocks(&k->build.taken), back = extents_blocks(&k->build.replaced);
+  arena_usage(s->arena, &u);
+  uint64_t usable = u.max_blocks - u.max_blocks / RESERVE_PART, after = u.used_blocks - back;
+  if (taken <= back || after <= usable)
+    return PGLOG_OK;
+  return error_set(err, PGLOG_EFULL,
+                   "arena %s is full: %llu bytes would be in use; the limit is %llu, arena_max (or "
+                   "the device's size) of %llu less 1/%u that is kept for trimming",
+                   s->config.options.io ? "(caller's storage)" : s->config.options.arena,
+                   (unsigned long long)after * PGLOG_BLOCK, (unsigned long long)usable * PGLOG_BLOCK,
+                   (unsigned long long)u.max_blocks * PGLOG_BLOCK, RESERVE_PART);
+}
+
 static int publish(struct store *s, struct ckpt *k, struct pglog_error *err) {
   struct garbage *garbage = NULL;
   int rc = PGLOG_OK;
@@ -295,6 +320,8 @@ static int publish(struct store *s, struct ckpt *k, struct pglog_error *err) {
     error_set(err, rc, "out of memory for a check point");
   if (rc == PGLOG_OK)
     rc = store_check(s, err);
+  if (rc == PGLOG_OK)
+    rc = keep_reserve(s, k, err);
   if (rc == PGLOG_OK) {
     rc = arena_publish(s->arena, &k->super, err);
     /* I6: whether it is on disk or not, its blocks stay taken until the next open. */

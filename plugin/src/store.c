@@ -86,7 +86,8 @@ static int make_way(struct store *s, struct pglog_error *err) {
 /* A valid arena where there is no database. */
 static int without_database(struct store *s, struct pglog_error *err) {
   const struct super *p = &s->super;
-  bool holds = p->entries || p->blobs;
+  /* One with an identity may have WALs elsewhere that need it, though it holds nothing yet. */
+  bool holds = p->entries || p->blobs || p->identity[0];
   if (!holds || p->invalidated)
     return PGLOG_OK; /* to be formatted when the first WAL is created */
   if (s->config.options.format)
