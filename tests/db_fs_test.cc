@@ -787,6 +787,8 @@ TEST(Names, DefaultEnvIsStillFoundByItsName) {
 }
 
 TEST(Names, GuardComparatorIsRegisteredAndBytewise) {
+  /* Not handed out before a pglog file system exists in the process. */
+  Shim shim;
   const Comparator *c = nullptr;
   Status s = Comparator::CreateFromString(ConfigOptions(), PGLOG_GUARD_COMPARATOR, &c);
   ASSERT_TRUE(s.ok()) << s.ToString();

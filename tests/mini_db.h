@@ -272,7 +272,8 @@ class MiniDb {
       std::lock_guard<std::mutex> l(dir_->mutex);
       size_t at = dir_->files[number_].bytes.size() % WAL_BLOCK;
       EXPECT_EQ(0, buf_reserve(&out, at));
-      memset(out.data, 0, at);
+      if (at > 0)
+        memset(out.data, 0, at);
       out.size = at;
       EXPECT_EQ(0, wal_encode(&out, S(record), false, 0));
       framed.assign(reinterpret_cast<char *>(out.data) + at, out.size - at);
