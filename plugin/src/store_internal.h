@@ -25,7 +25,6 @@
 #include "store.h"
 #include "wal.h"
 
-#define SEGMENT_SIZE (1u << 20)
 #define APPLY_ROW 32 /* records that writers let pile up before one of them applies them */
 
 /* Blob bytes as they came from the WAL; the PG maps point into them. */
@@ -35,6 +34,11 @@ struct segment {
   size_t cap, used;
   uint8_t data[];
 };
+
+/* A usual segment fills one huge page: its keys and values are looked at long after they were written,
+ * and with small pages nearly each look costs a walk of the page tables. */
+#define SEGMENT_ALLOC (2u << 20)
+#define SEGMENT_SIZE (SEGMENT_ALLOC - sizeof(struct segment))
 
 /* A WAL record that is not applied yet. Blobs lie in segments: u32 length, bytes. */
 struct pending {

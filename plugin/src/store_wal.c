@@ -4,6 +4,7 @@
  * which WAL files exist and how much of them is durable.
  */
 #include <stdio.h>
+#include <sys/mman.h>
 
 #include "store_internal.h"
 
@@ -113,6 +114,15 @@ static int queue_push(struct store *s, const struct pending *p) {
   return PGLOG_OK;
 }
 
+static struct segment *segment_new(size_t cap) {
+  if (cap != SEGMENT_SIZE)
+    return malloc(sizeof(struct segment) + cap);
+  struct segment *g = aligned_alloc(SEGMENT_ALLOC, SEGMENT_ALLOC);
+  if (g)
+    madvise(g, SEGMENT_ALLOC, MADV_HUGEPAGE); /* small pages will do where this is refused */
+  return g;
+}
+
 static uint8_t *segment_room(struct store *s, size_t n) {
   struct segment *g = s->segments_tail;
   if (!g || g->cap - g->used < n) {
@@ -122,7 +132,7 @@ static uint8_t *segment_room(struct store *s, size_t n) {
       s->spare = g->next;
       s->n_spare--;
     } else {
-      g = malloc(sizeof *g + cap);
+      g = segment_new(cap);
     }
     if (!g)
       return NULL;
