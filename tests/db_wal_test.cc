@@ -273,7 +273,11 @@ TEST_F(DbWal, AgreesWithTheWalIterator) {
     i++;
   }
   rocksdb_wal_iter_destroy(it);
-  EXPECT_EQ(p.payloads.size(), i);
+  // It ends at the latest sequence, so it does not show batches of LogData alone at the very end.
+  size_t shown = p.payloads.size();
+  while (shown > i && get_le32(Bytes(p.payloads[shown - 1]) + 8) == 0)
+    shown--;
+  EXPECT_EQ(shown, i);
 }
 
 // The writer at a block's end: every room from 0 to two headers, legacy and recyclable.

@@ -36,7 +36,9 @@ for rule in default ceph; do
   "$tool" dump "$tmp/copy" $rule 2>"$tmp/stats" >"$tmp/want" || fail "dump of the copy"
   rm -rf "$tmp/copy"
   want=$(sha256sum <"$tmp/want")
-  [ "$(stat_of index_entries)" = 0 ] || fail "the copy had a check point before"
+  # Opening hands the WALs over, and the check point that follows may be done by now: what counts is
+  # that the entries came from the WALs.
+  [ "$(stat_of recovered_blobs)" -gt 0 ] || fail "nothing was recovered from the copy's WALs"
   [ "$(wc -l <"$tmp/want")" -gt 100 ] || fail "too few pg log keys"
 
   # Without the plugin.
