@@ -32,6 +32,18 @@ inline std::string Str(slice s) {
   return std::string(reinterpret_cast<const char *>(s.data), s.size);
 }
 
+/* Store keys as an OSD's: a log entry, and a record by name. */
+inline std::string Entry(int pg, uint64_t v) {
+  char b[64];
+  snprintf(b, sizeof b, "1.%x/%010u.%020llu", pg, 12, (unsigned long long)v);
+  return b;
+}
+inline std::string Name(int pg, const char *name) {
+  char b[64];
+  snprintf(b, sizeof b, "1.%x/%s", pg, name);
+  return b;
+}
+
 /* WAL files of one directory; survive the store and power cuts. */
 struct WalDir {
   struct File {

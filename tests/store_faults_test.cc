@@ -60,12 +60,6 @@ namespace {
 
 using Map = std::map<std::string, std::string>;
 
-std::string Entry(int pg, uint64_t v) {
-  char b[64];
-  snprintf(b, sizeof b, "1.%x/%010u.%020llu", pg, 12, (unsigned long long)v);
-  return b;
-}
-
 /* A simulated disk whose own memory never runs out. */
 struct Disk {
   explicit Disk(uint64_t capacity = 0) {
