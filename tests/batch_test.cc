@@ -110,6 +110,12 @@ struct Result {
   std::string error;
 };
 
+static void Stamp(void *, uint64_t *number, uint8_t *tag) {
+  *number = 1234;
+  *tag = 56;
+}
+static const struct batch_hooks kHooks = {nullptr, nullptr, Stamp};
+
 // Splits, with the batch in memory of its own to the byte, and takes the result apart.
 static Result Split(const Rule &rule, const std::string &batch) {
   Result r;
@@ -118,7 +124,7 @@ static Result Split(const Rule &rule, const std::string &batch) {
   struct buf out = {};
   struct pglog_error e = {0, ""};
   r.split = true;
-  r.rc = batch_split(&rule.br, slice_make(exact.data(), exact.size()), 1234, 56, &bb, &out,
+  r.rc = batch_split(&rule.br, slice_make(exact.data(), exact.size()), &kHooks, &bb, &out,
                      &r.split, &e);
   r.error = e.text;
   r.out.assign((char *)out.data, out.size);
@@ -355,7 +361,7 @@ TEST(BatchSplit, RefusesTooBig) {
   bool split;
   struct pglog_error e;
   struct slice huge = {(const uint8_t *)"", (size_t)UINT32_MAX + 1};
-  EXPECT_EQ(batch_split(&rule.br, huge, 0, 0, &bb, &out, &split, &e), PGLOG_ETOOBIG);
+  EXPECT_EQ(batch_split(&rule.br, huge, &kHooks, &bb, &out, &split, &e), PGLOG_ETOOBIG);
   EXPECT_NE(std::string(e.text).find("4294967296"), std::string::npos);
   // A value over the limit, in memory that is never touched.
   void *m = mmap(NULL, UINT32_MAX, PROT_READ | PROT_WRITE,
@@ -364,7 +370,7 @@ TEST(BatchSplit, RefusesTooBig) {
   std::string head = Batch({std::string(1, 1) + Text("pglog/1/a") + Var(PGLOG_VALUE_MAX + 1)}, 1);
   memcpy(m, head.data(), head.size());
   huge = slice_make(m, head.size() + PGLOG_VALUE_MAX + 1);
-  EXPECT_EQ(batch_split(&rule.br, huge, 0, 0, &bb, &out, &split, &e), PGLOG_ETOOBIG);
+  EXPECT_EQ(batch_split(&rule.br, huge, &kHooks, &bb, &out, &split, &e), PGLOG_ETOOBIG);
   EXPECT_NE(std::string(e.text).find("4294901761"), std::string::npos) << e.text;
   EXPECT_EQ(out.size, 0u);
   munmap(m, UINT32_MAX);
@@ -642,7 +648,7 @@ TEST_F(Trace, Speed) {
     double begin = CpuTime();
     for (struct slice b : batches) {
       bool split;
-      ASSERT_EQ(batch_split(&rule.br, b, 1, 1, &bb, &out, &split, NULL), 0);
+      ASSERT_EQ(batch_split(&rule.br, b, &kHooks, &bb, &out, &split, NULL), 0);
       n += split;
       in_bytes += b.size;
       out_bytes += split ? out.size : b.size;

@@ -102,12 +102,18 @@ static std::string Data(rocksdb_writebatch_t *b) {
   return std::string(p, n);
 }
 
+static void Stamp(void *, uint64_t *number, uint8_t *tag) {
+  *number = 1;
+  *tag = 2;
+}
+static const struct batch_hooks kHooks = {nullptr, nullptr, Stamp};
+
 // Splits; the output, or the batch as it was if there was nothing to take out.
 static std::string Split(const Rule &rule, const std::string &batch, bool *split) {
   struct blob_builder bb = {};
   struct buf out = {};
   struct pglog_error e = {0, ""};
-  EXPECT_EQ(batch_split(&rule.br, S(batch), 1, 2, &bb, &out, split, &e), 0) << e.text;
+  EXPECT_EQ(batch_split(&rule.br, S(batch), &kHooks, &bb, &out, split, &e), 0) << e.text;
   std::string res = *split ? std::string((char *)out.data, out.size) : batch;
   blob_builder_free(&bb);
   buf_free(&out);
@@ -349,7 +355,7 @@ TEST(DbBatch, SingleDeleteAndMergeAsRocksDBWritesThem) {
   struct blob_builder bb = {};
   struct buf out = {};
   struct pglog_error e;
-  EXPECT_EQ(batch_split(&rule.br, S(data), 1, 2, &bb, &out, &split, &e), PGLOG_ENOTSUP);
+  EXPECT_EQ(batch_split(&rule.br, S(data), &kHooks, &bb, &out, &split, &e), PGLOG_ENOTSUP);
   EXPECT_FALSE(split);
   blob_builder_free(&bb);
   buf_free(&out);

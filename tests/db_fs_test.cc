@@ -119,7 +119,7 @@ pglog_options Defaults() {
 
 /* A WAL record that holds an empty batch. */
 std::string EmptyRecord() {
-  struct buf b = {nullptr, 0, 0};
+  struct buf b = {};
   char batch[12] = {1};
   EXPECT_EQ(wal_encode(&b, slice_make(batch, sizeof(batch)), false, 0), 0);
   std::string out(reinterpret_cast<char *>(b.data), b.size);

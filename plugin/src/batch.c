@@ -181,6 +181,7 @@ bool batch_record_matches(const struct batch_rule *br, const struct batch_record
 struct splitter {
   const struct batch_rule *br;
   struct slice batch;
+  const struct batch_hooks *hooks;
   struct blob_builder *bb;
   struct buf *out;
   struct pglog_error *err;
@@ -189,8 +190,6 @@ struct splitter {
   uint32_t found;     /* counted records of the batch so far */
   uint32_t kept;      /* counted records of `out`, the present run included */
   uint32_t marker;    /* number of the first two-phase marker, or 0 */
-  uint64_t number;
-  uint8_t tag;
   bool split;
 };
 
@@ -216,8 +215,11 @@ static int take(struct splitter *s) {
   s->kept--;
   if (s->split)
     return 0;
+  uint64_t number;
+  uint8_t tag;
+  s->hooks->stamp(s->hooks->arg, &number, &tag);
   s->split = true;
-  return blob_begin(s->bb, s->tag, s->number) ? no_memory(s) : 0;
+  return blob_begin(s->bb, tag, number) ? no_memory(s) : 0;
 }
 
 /* Copy the records before `p` that are still to copy; those from `next` on are the next run. */
@@ -320,11 +322,13 @@ static int split_records(struct splitter *s) {
       return record_fault(base, p, end, &r, s->err);
     p = next;
     s->record++;
+    int rc = s->hooks->check ? s->hooks->check(s->hooks->arg, &r, s->record, s->err) : 0;
+    if (rc)
+      return rc;
     if (batch_op_counted(r.op)) {
       s->found++;
       s->kept++;
-      int rc = in_family(s->br, r.cf) ? split_record(s, &r) : 0;
-      if (rc)
+      if (in_family(s->br, r.cf) && (rc = split_record(s, &r)))
         return rc;
     } else if (r.op == BATCH_XA) {
       if (!s->marker)
@@ -368,7 +372,7 @@ static int split_finish(struct splitter *s) {
   return 0;
 }
 
-int batch_split(const struct batch_rule *br, struct slice batch, uint64_t number, uint8_t tag,
+int batch_split(const struct batch_rule *br, struct slice batch, const struct batch_hooks *hooks,
                 struct blob_builder *bb, struct buf *out, bool *split, struct pglog_error *err) {
   out->size = 0;
   *split = false;
@@ -379,12 +383,11 @@ int batch_split(const struct batch_rule *br, struct slice batch, uint64_t number
     return error_set(err, PGLOG_ETOOBIG, "batch of %zu bytes, the limit is 4 GiB", batch.size);
   struct splitter s = {.br = br,
                        .batch = batch,
+                       .hooks = hooks,
                        .bb = bb,
                        .out = out,
                        .err = err,
-                       .run = batch.data, /* the first run takes the header along */
-                       .number = number,
-                       .tag = tag};
+                       .run = batch.data}; /* the first run takes the header along */
   int rc = split_records(&s);
   if (!rc && s.split)
     rc = split_finish(&s);

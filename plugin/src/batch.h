@@ -70,6 +70,16 @@ bool batch_record_matches(const struct batch_rule *br, const struct batch_record
 
 struct blob_builder;
 
+/* What the caller has to say while a batch is split; the walk is the only one over the batch. */
+struct batch_hooks {
+  void *arg;
+  /* Called with each record, numbered from 1, before it is split. Other than 0 ends the split with
+   * that error. NULL: no such checks. */
+  int (*check)(void *arg, const struct batch_record *r, uint32_t n, struct pglog_error *err);
+  /* Called once, at the first record of the rule: what goes into the blob's header, see blob.h. */
+  void (*stamp)(void *arg, uint64_t *number, uint8_t *tag);
+};
+
 /* Split `batch`: records outside the rule are copied verbatim, in order, to `out`; those of the
  * rule become operations of one blob, which is appended to `out` as its last record, a LogData. A
  * DeleteRange that overlaps the rule's bounds is split there and empty parts are dropped; a part
@@ -86,8 +96,8 @@ struct blob_builder;
  * (RocksDB 7.8.3 refuses any such range, but only after the batch went into the WAL).
  * PGLOG_ETOOBIG: a store key over PGLOG_KEY_MAX, a value over PGLOG_VALUE_MAX, a batch over 4 GiB.
  * PGLOG_ECORRUPT: malformed batch, or its count is not that of its records. Each names the record's
- * number (from 1) and key. `number` and `tag` go into the blob's header, see blob.h. */
-int batch_split(const struct batch_rule *br, struct slice batch, uint64_t number, uint8_t tag,
+ * number (from 1) and key. */
+int batch_split(const struct batch_rule *br, struct slice batch, const struct batch_hooks *hooks,
                 struct blob_builder *bb, struct buf *out, bool *split, struct pglog_error *err);
 
 #ifdef __cplusplus

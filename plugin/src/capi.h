@@ -61,12 +61,17 @@ void capi_write(rocksdb_t *db, const rocksdb_writeoptions_t *wo, struct slice ba
 /* WriteBatch::MarkWalTerminationPoint() was called. */
 bool capi_batch_has_wal_end(const rocksdb_writebatch_t *b);
 
-/* Scratch of the calling thread; released when the thread ends. */
+/* Scratch of the calling thread; released when the thread ends. The bytes of `out` are those of a
+ * WriteBatch to be, so that writing them copies nothing. */
 struct capi_scratch {
   struct blob_builder blob;
   struct buf out; /* the batch that is written */
 };
 struct capi_scratch *capi_scratch(void);
+/* Write the batch in `out`, which is empty afterwards. */
+void capi_scratch_write(rocksdb_t *db, const rocksdb_writeoptions_t *wo, char **errptr);
+/* Give memory back, if it is much. */
+void capi_scratch_trim(void);
 
 /* Flush the memtables of every column family, and wait. */
 void capi_flush_all(rocksdb_t *db, char **errptr);

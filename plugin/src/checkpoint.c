@@ -560,9 +560,13 @@ static void wait_progress(struct store *s, unsigned ms) {
   pthread_mutex_unlock(&s->wake_mutex);
 }
 
+bool store_throttles(struct store *s) {
+  return staged_bytes(s) > 2 * s->config.options.memory;
+}
+
 int store_throttle(struct store *s, bool trims, struct pglog_error *err) {
   uint64_t budget = s->config.options.memory;
-  if (staged_bytes(s) <= 2 * budget)
+  if (!store_throttles(s))
     return PGLOG_OK;
   int rc = store_check(s, err); /* nothing will ever make room */
   if (rc != PGLOG_OK)

@@ -8,7 +8,6 @@
 
 #include "db_internal.h"
 
-#define SCRATCH_KEEP (1u << 20) /* larger scratch is given back after the write */
 
 void db_error(char **errptr, const struct pglog_error *e) {
   free(*errptr);
@@ -137,60 +136,70 @@ static int record_check(pglog_db_t *db, const struct batch_record *r, uint32_t n
              : record_refuse(err, PGLOG_EINVAL, r, n, "its column family has no merge operator");
 }
 
-/* What a batch holds of the rule's keys. */
-enum holds { HOLDS_NONE, HOLDS_DELETES, HOLDS_PUTS };
+/* A write on its way through batch_split(). */
+struct writing {
+  pglog_db_t *db;
+  bool ignore_missing;
+  uint8_t tag; /* of its blob */
+};
 
-/* Check a whole batch. */
-static int batch_check(pglog_db_t *db, struct slice batch, bool ignore_missing, enum holds *holds,
-                       struct pglog_error *err) {
-  if (batch.size < BATCH_HEADER)
-    return error_set(err, PGLOG_ECORRUPT, "batch of %zu bytes: its header has %d", batch.size,
-                     BATCH_HEADER);
-  const uint8_t *p = batch.data + BATCH_HEADER, *end = batch.data + batch.size;
-  uint32_t n = 0, counted = 0;
-  *holds = HOLDS_NONE;
-  while (p < end) {
-    struct batch_record r;
-    int rc = batch_next(batch.data, &p, end, &r, err);
-    if (rc == 0)
-      rc = record_check(db, &r, ++n, ignore_missing, err);
-    if (rc)
-      return rc;
-    counted += batch_op_counted(r.op);
-    if (*holds != HOLDS_PUTS && batch_record_matches(&db->rule, &r))
-      *holds = r.op == BATCH_PUT ? HOLDS_PUTS : HOLDS_DELETES;
-  }
-  if (counted != batch_count(batch))
-    return error_set(err, PGLOG_ECORRUPT,
-                     "batch has %" PRIu32 " counted records, its header says %" PRIu32, counted,
-                     batch_count(batch));
-  return 0;
+static int check_hook(void *arg, const struct batch_record *r, uint32_t n,
+                      struct pglog_error *err) {
+  const struct writing *w = arg;
+  return record_check(w->db, r, n, w->ignore_missing, err);
 }
 
-/* Write a batch that holds keys of the rule. */
-static int write_split(pglog_db_t *db, const rocksdb_writeoptions_t *wo, struct slice batch,
-                       bool trims, char **failed, struct pglog_error *err) {
+static void stamp_hook(void *arg, uint64_t *number, uint8_t *tag) {
+  struct writing *w = arg;
+  *number = store_blobs_observed(w->db->store);
+  *tag = w->tag = store_next_tag(w->db->store);
+}
+
+/* While the store has no room, writes of pg log keys wait here. */
+static int write_throttle(pglog_db_t *db, struct slice batch, struct pglog_error *err) {
+  if (!store_throttles(db->store) || batch.size < BATCH_HEADER)
+    return 0;
+  const uint8_t *p = batch.data + BATCH_HEADER, *end = batch.data + batch.size;
+  bool any = false, trims = true;
+  struct batch_record r;
+  while (p < end && batch_next(batch.data, &p, end, &r, NULL) == 0)
+    if (batch_record_matches(&db->rule, &r)) {
+      any = true;
+      trims = trims && r.op != BATCH_PUT;
+    }
+  return any ? store_throttle(db->store, trims, err) : 0;
+}
+
+/* Check a batch and write it, without the rule's keys if it holds any. */
+static int write_batch(pglog_db_t *db, const rocksdb_writeoptions_t *wo,
+                       rocksdb_writebatch_t *batch, char **failed, struct pglog_error *err) {
+  /* The getters lack the const. */
+  bool ignore =
+      rocksdb_writeoptions_get_ignore_missing_column_families((rocksdb_writeoptions_t *)wo);
+  struct writing w = {.db = db, .ignore_missing = ignore};
+  struct batch_hooks hooks = {.arg = &w, .check = check_hook, .stamp = stamp_hook};
   struct capi_scratch *scratch = capi_scratch();
-  int rc = store_throttle(db->store, trims, err);
-  if (rc)
-    return rc;
-  uint8_t tag = store_next_tag(db->store);
+  struct slice bytes;
   bool split;
-  rc = batch_split(&db->rule, batch, store_blobs_observed(db->store), tag, &scratch->blob,
-                   &scratch->out, &split, err);
+  bytes.data = (const uint8_t *)rocksdb_writebatch_data(batch, &bytes.size);
+  int rc = write_throttle(db, bytes, err);
+  if (rc == 0)
+    rc = batch_split(&db->rule, bytes, &hooks, &scratch->blob, &scratch->out, &split, err);
   if (rc)
     return rc;
-  struct slice out = split ? slice_make(scratch->out.data, scratch->out.size) : batch;
-  capi_write(db->db, wo, out, failed);
-  if (!*failed) {
-    if (split)
-      store_written(db->store, tag, batch_count(out) == 0);
-    wals_written(db, out.size);
+  if (!split) {
+    rocksdb_write(db->db, wo, batch, failed);
+    if (!*failed)
+      wals_written(db, bytes.size);
+    return 0;
   }
-  if (scratch->out.cap > SCRATCH_KEEP)
-    buf_free(&scratch->out);
-  if (scratch->blob.out.cap > SCRATCH_KEEP)
-    blob_builder_free(&scratch->blob);
+  size_t size = scratch->out.size;
+  bool only_blob = batch_count(slice_make(scratch->out.data, size)) == 0;
+  capi_scratch_write(db->db, wo, failed);
+  if (!*failed) {
+    store_written(db->store, w.tag, only_blob);
+    wals_written(db, size);
+  }
   return 0;
 }
 
@@ -198,13 +207,8 @@ void pglog_db_write(pglog_db_t *db, const rocksdb_writeoptions_t *options,
                     rocksdb_writebatch_t *batch, char **errptr) {
   struct pglog_error err;
   char *failed = NULL;
-  enum holds holds = HOLDS_NONE;
-  size_t size;
-  const char *data = rocksdb_writebatch_data(batch, &size);
-  struct slice bytes = slice_make(data, size);
-  rocksdb_writeoptions_t *wo = (rocksdb_writeoptions_t *)options; /* the getters lack the const */
   int rc = 0;
-  if (rocksdb_writeoptions_get_disable_WAL(wo))
+  if (rocksdb_writeoptions_get_disable_WAL((rocksdb_writeoptions_t *)options))
     rc = error_set(&err, PGLOG_ENOTSUP,
                    "write option disableWAL=true is not supported: the WAL is the pg log");
   else if (capi_batch_has_wal_end(batch))
@@ -212,15 +216,8 @@ void pglog_db_write(pglog_db_t *db, const rocksdb_writeoptions_t *options,
         &err, PGLOG_ENOTSUP,
         "batch with a WAL termination point is not supported: data and pg log would part");
   if (rc == 0)
-    rc = batch_check(db, bytes, rocksdb_writeoptions_get_ignore_missing_column_families(wo), &holds,
-                     &err);
-  if (rc == 0 && holds != HOLDS_NONE) {
-    rc = write_split(db, options, bytes, holds == HOLDS_DELETES, &failed, &err);
-  } else if (rc == 0) {
-    rocksdb_write(db->db, options, batch, &failed);
-    if (!failed)
-      wals_written(db, size);
-  }
+    rc = write_batch(db, options, batch, &failed, &err);
+  capi_scratch_trim();
   if (rc)
     db_error(errptr, &err);
   if (failed) {

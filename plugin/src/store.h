@@ -189,6 +189,8 @@ uint8_t store_next_tag(struct store *s);
  * check points do not catch up (e.g. the full arena). PGLOG_EPOISONED.
  * `trims`: all of them are deletes. These are slowed, but not refused: they are what makes room. */
 int store_throttle(struct store *s, bool trims, struct pglog_error *err);
+/* Is it time to call store_throttle()? Cheap. */
+bool store_throttles(struct store *s);
 
 /* A writer's RocksDB write has returned OK: its record, and all before, are resolved. `only_blob`: the
  * batch held nothing but the blob with `tag` (it took no sequence number). Applies what is resolved, if no one else is at it. */

@@ -146,6 +146,8 @@ int buf_reserve(struct buf *b, size_t more) {
     return 0;
   if (more > SIZE_MAX / 2 - b->size)
     return PGLOG_ENOMEM;
+  if (b->grow)
+    return b->grow(b, b->size + more);
   size_t cap = b->cap ? b->cap : 256;
   while (cap < b->size + more)
     cap *= 2;

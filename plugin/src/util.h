@@ -41,7 +41,7 @@ static inline bool slice_eq(struct slice a, struct slice b) {
 
 /* Fill `e` (may be NULL) and return `code`. */
 int error_set(struct pglog_error *e, int code, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
+    __attribute__((cold, format(printf, 3, 4)));
 
 /* Print a key readably into `out` (always NUL-terminated): printable ASCII as is, other bytes as
  * \xNN; cut with "..." when it does not fit. Returns `out`. */
@@ -101,10 +101,13 @@ static inline const uint8_t *get_varint32(const uint8_t *p, const uint8_t *end, 
   return get_varint32_slow(p, end, v);
 }
 
-/* A growing byte buffer. Zero-initialise; release with buf_free(). */
+/* A growing byte buffer. Zero-initialise; release with buf_free(). With `grow` set the bytes belong to
+ * someone else: it makes room for `cap` bytes in all, keeps the first `size`, sets data and cap, and
+ * returns 0 or PGLOG_ENOMEM; buf_free() is not for such a buffer. */
 struct buf {
   uint8_t *data;
   size_t size, cap;
+  int (*grow)(struct buf *b, size_t cap);
 };
 /* Make room for `more` bytes after size; 0 or PGLOG_ENOMEM (the content is kept). */
 int buf_reserve(struct buf *b, size_t more);

@@ -105,6 +105,12 @@ static void check_split(const struct batch_rule *br, struct slice batch, struct 
   FUZZ_CHECK(batch_count(out) == after.counted && after.empty == before.empty);
 }
 
+static void stamp(void *arg, uint64_t *number, uint8_t *tag) {
+  (void)arg;
+  *number = 99;
+  *tag = 5;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   struct fuzz_in in = {data, data + size};
   struct pglog_rule rule;
@@ -112,10 +118,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   struct blob_builder bb = {0};
   struct buf out = {0};
   struct pglog_error err;
+  const struct batch_hooks hooks = {.stamp = stamp};
   bool split = false;
   choose_rule(fuzz_byte(&in), &rule, &br);
   struct slice batch = fuzz_bytes(&in, SIZE_MAX);
-  int rc = batch_split(&br, batch, 99, 5, &bb, &out, &split, &err);
+  int rc = batch_split(&br, batch, &hooks, &bb, &out, &split, &err);
   FUZZ_CHECK(rc <= 0);
   if (rc == 0 && split)
     check_split(&br, batch, slice_make(out.data, out.size));
