@@ -348,6 +348,60 @@ TEST(BatchSplit, RefusesByDesign) {
   Refused(rule, Batch({put, Rec(0x15, {"t", "x"})}, 1), PGLOG_ENOTSUP, {"record 2", "two-phase"});
 }
 
+namespace {
+struct Seen {
+  std::vector<std::string> keys;
+  uint32_t refuse = 0; /* number of the record to refuse; 0: none */
+  int stamps = 0;
+};
+int Look(void *arg, const struct batch_record *r, uint32_t n, struct pglog_error *err) {
+  Seen *seen = static_cast<Seen *>(arg);
+  seen->keys.push_back(std::string((const char *)r->key.data, r->key.size));
+  EXPECT_EQ(seen->keys.size(), n);
+  return n == seen->refuse ? error_set(err, PGLOG_EINVAL, "refused %u", n) : 0;
+}
+void Count(void *arg, uint64_t *number, uint8_t *tag) {
+  static_cast<Seen *>(arg)->stamps++;
+  *number = 3;
+  *tag = 4;
+}
+}  // namespace
+
+TEST(BatchSplit, AsksItsHooks) {
+  Rule rule("pglog://");
+  std::string batch =
+      Batch({Put("a", "1"), Put("pglog/1/x", "2"), Del("pglog/1/y"), Put("z", "3")}, 4);
+  std::string plain = Batch({Put("a", "1"), Put("z", "3")}, 2);
+  struct blob_builder bb = {};
+  struct buf out = {};
+  struct pglog_error e;
+  for (uint32_t refuse = 0; refuse <= 4; refuse++) {
+    Seen seen;
+    seen.refuse = refuse;
+    struct batch_hooks hooks = {&seen, Look, Count};
+    bool split = refuse != 0;
+    int rc = batch_split(&rule.br, S(batch), &hooks, &bb, &out, &split, &e);
+    EXPECT_EQ(rc, refuse ? PGLOG_EINVAL : 0);
+    EXPECT_EQ(split, refuse == 0);
+    EXPECT_EQ(out.size > 0, refuse == 0);
+    std::vector<std::string> all = {"a", "pglog/1/x", "pglog/1/y", "z"};
+    all.resize(refuse ? refuse : 4);
+    EXPECT_EQ(seen.keys, all);
+    EXPECT_EQ(seen.stamps, refuse == 1 || refuse == 2 ? 0 : 1);
+    if (refuse) {
+      EXPECT_EQ(std::string(e.text), "refused " + std::to_string(refuse));
+    }
+  }
+  Seen seen;
+  struct batch_hooks hooks = {&seen, Look, Count};
+  bool split = true;
+  EXPECT_EQ(batch_split(&rule.br, S(plain), &hooks, &bb, &out, &split, &e), 0);
+  EXPECT_FALSE(split);
+  EXPECT_EQ(seen.stamps, 0);
+  blob_builder_free(&bb);
+  buf_free(&out);
+}
+
 TEST(BatchSplit, RefusesTooBig) {
   Rule rule("pglog://");
   std::string at_limit = "pglog/" + std::string(PGLOG_KEY_MAX, 'k'), over = at_limit + "k";

@@ -6,11 +6,13 @@
 #include <libaio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #define RING_BYTES ((uint64_t)RING_BLOCK * RING_BLOCKS)
 #define QUEUE_DEPTH 256
 #define FILL_STEP (1u << 20)
+#define CHUNK (1u << 20)
 
 /* Start of a transaction's first block. */
 struct block_head {
@@ -26,23 +28,24 @@ struct pg_ring {
   uint64_t version[RING_BLOCKS]; /* by block: version of the entry in it, 0 if none */
 };
 
+/* Memory of blocks in flight; it does not move. */
+struct chunk {
+  struct chunk *next;
+  uint8_t *data;
+  size_t used, cap;
+};
+
 struct ring {
   int fd;
   char path[4096];
   io_context_t aio;
   const struct trace *trace;
-  struct pg_ring *pgs; /* as trace->pgs */
-  uint8_t *buf;        /* the group's blocks, aligned */
-  size_t used, cap;
-  struct write {
-    size_t at; /* in buf */
-    uint32_t length;
-    uint64_t offset; /* in the file */
-  } * writes;
-  size_t n_writes, cap_writes;
-  struct iocb *iocbs;
-  struct iocb **ptrs;
-  size_t submitted, done;
+  struct pg_ring *pgs;          /* as trace->pgs */
+  struct chunk *chunks, *chunk; /* all of them, the one being filled */
+  struct iocb iocbs[QUEUE_DEPTH];
+  struct iocb *free[QUEUE_DEPTH]; /* those not in flight */
+  size_t n_free;
+  bool wrote; /* in this group */
   uint64_t bytes;
 };
 
@@ -83,6 +86,8 @@ struct ring *ring_open(const char *path, const struct trace *t, struct fail *f) 
     ring_close(r);
     return NULL;
   }
+  for (size_t i = 0; i < QUEUE_DEPTH; i++)
+    r->free[r->n_free++] = &r->iocbs[i];
   r->pgs = must_realloc(NULL, t->n_pgs * sizeof(*r->pgs));
   memset(r->pgs, 0, t->n_pgs * sizeof(*r->pgs));
   return r;
@@ -95,11 +100,12 @@ void ring_close(struct ring *r) {
     io_destroy(r->aio);
   if (r->fd >= 0)
     close(r->fd);
+  for (struct chunk *c = r->chunks, *next; c; c = next) {
+    next = c->next;
+    free(c->data);
+    free(c);
+  }
   free(r->pgs);
-  free(r->buf);
-  free(r->writes);
-  free(r->iocbs);
-  free(r->ptrs);
   free(r);
 }
 
@@ -126,31 +132,24 @@ int ring_load(struct ring *r, const struct keyspace_file *k, struct fail *f) {
   return 0;
 }
 
-static void buf_room(struct ring *r, size_t more) {
-  if (r->used + more <= r->cap)
-    return;
-  void *bigger;
-  size_t cap = r->cap ? r->cap * 2 : 1 << 20;
-  while (cap < r->used + more)
-    cap *= 2;
-  if (posix_memalign(&bigger, RING_BLOCK, cap) != 0) {
-    fprintf(stderr, "pglog_bench: out of memory: %zu bytes asked for\n", cap);
-    exit(1);
+/* Room for `n` bytes, aligned: in the present chunk, a later one or a new one. */
+static uint8_t *room(struct ring *r, size_t n) {
+  struct chunk **at = r->chunk ? &r->chunk : &r->chunks;
+  while (*at && (*at)->cap - (*at)->used < n)
+    at = &(*at)->next;
+  if (!*at) {
+    struct chunk *c = must_realloc(NULL, sizeof(*c));
+    *c = (struct chunk){.cap = n > CHUNK ? n : CHUNK};
+    void *data;
+    if (posix_memalign(&data, RING_BLOCK, c->cap) != 0) {
+      fprintf(stderr, "pglog_bench: out of memory: %zu bytes asked for\n", c->cap);
+      exit(1);
+    }
+    c->data = data;
+    *at = c;
   }
-  if (r->used)
-    memcpy(bigger, r->buf, r->used);
-  free(r->buf);
-  r->buf = bigger;
-  r->cap = cap;
-}
-
-static void write_add(struct ring *r, size_t at, size_t length, uint64_t offset) {
-  if (r->n_writes == r->cap_writes) {
-    r->cap_writes = r->cap_writes ? r->cap_writes * 2 : 64;
-    r->writes = must_realloc(r->writes, r->cap_writes * sizeof(*r->writes));
-  }
-  r->writes[r->n_writes++] = (struct write){at, (uint32_t)length, offset};
-  r->bytes += length;
+  r->chunk = *at;
+  return r->chunk->data + r->chunk->used;
 }
 
 static void trim(struct pg_ring *p, uint64_t version) {
@@ -158,14 +157,13 @@ static void trim(struct pg_ring *p, uint64_t version) {
     p->tail++;
 }
 
-/* The puts of [p, end) into the buffer, after a head. Returns the bytes used; fills in what decides
+/* The puts of [p, end) to `to`, behind room for a head. Returns the bytes used; fills in what decides
  * the place. */
-static size_t encode(struct ring *r, const uint8_t *p, const uint8_t *end, long *pg,
-                     uint64_t *version, uint64_t *trim_to) {
-  size_t at = r->used + sizeof(struct block_head);
+static size_t encode(const struct ring *r, uint8_t *to, const uint8_t *p, const uint8_t *end,
+                     long *pg, uint64_t *version, uint64_t *trim_to) {
+  size_t at = sizeof(struct block_head);
   *pg = -1;
   *version = *trim_to = 0;
-  buf_room(r, (size_t)(end - p) * 2 + 2 * RING_BLOCK);
   while (p < end) {
     struct trace_op op;
     uint64_t v;
@@ -181,19 +179,58 @@ static size_t encode(struct ring *r, const uint8_t *p, const uint8_t *end, long 
     }
     *version = log && v > *version ? v : *version;
     uint32_t lengths[2] = {(uint32_t)op.key.size, (uint32_t)op.value.size};
-    memcpy(r->buf + at, lengths, sizeof(lengths));
-    memcpy(r->buf + at + sizeof(lengths), op.key.data, op.key.size);
+    memcpy(to + at, lengths, sizeof(lengths));
+    memcpy(to + at + sizeof(lengths), op.key.data, op.key.size);
     at += sizeof(lengths) + op.key.size;
-    memcpy(r->buf + at, op.value.data, op.value.size);
+    memcpy(to + at, op.value.data, op.value.size);
     at += op.value.size;
   }
-  return at - r->used;
+  return at;
+}
+
+/* Take what has completed, `min` requests at least. */
+static int reap(struct ring *r, long min, struct fail *f) {
+  struct io_event events[64];
+  int n = io_getevents(r->aio, min, 64, events, NULL);
+  if (n < 0 && n != -EINTR)
+    return fail_set(f, "%s: io_getevents: %s", r->path, strerror(-n));
+  for (int i = 0; i < n; i++) {
+    long res = (long)events[i].res;
+    unsigned long want = events[i].obj->u.c.nbytes;
+    if (res != (long)want)
+      return fail_set(f, "%s: write of %lu bytes at %lld: %s", r->path, want,
+                      events[i].obj->u.c.offset, res < 0 ? strerror((int)-res) : "short");
+    r->free[r->n_free++] = events[i].obj;
+  }
+  return 0;
+}
+
+static int submit(struct ring *r, const struct iovec *v, const uint64_t *at, int n,
+                  struct fail *f) {
+  struct iocb *ptrs[2];
+  while (r->n_free < (size_t)n)
+    if (reap(r, 1, f) != 0)
+      return -1;
+  for (int i = 0; i < n; i++) {
+    ptrs[i] = r->free[--r->n_free];
+    io_prep_pwrite(ptrs[i], r->fd, v[i].iov_base, v[i].iov_len, (long long)at[i]);
+    r->bytes += v[i].iov_len;
+  }
+  for (int done = 0; done < n;) {
+    int got = io_submit(r->aio, n - done, ptrs + done);
+    if (got <= 0 && got != -EINTR)
+      return fail_set(f, "%s: io_submit: %s", r->path, strerror(-got));
+    done += got > 0 ? got : 0;
+  }
+  r->wrote = true;
+  return 0;
 }
 
 int ring_add(struct ring *r, const uint8_t *p, const uint8_t *end, struct fail *f) {
   long pg;
   uint64_t version, trim_to;
-  size_t used = encode(r, p, end, &pg, &version, &trim_to);
+  uint8_t *to = room(r, (size_t)(end - p) * 2 + 2 * RING_BLOCK);
+  size_t used = encode(r, to, p, end, &pg, &version, &trim_to);
   if (pg < 0)
     return 0;
   struct pg_ring *ring = &r->pgs[pg];
@@ -202,67 +239,31 @@ int ring_add(struct ring *r, const uint8_t *p, const uint8_t *end, struct fail *
   if (blocks > RING_BLOCKS - (ring->head - ring->tail))
     return pg_full(r, (size_t)pg, blocks, f);
   struct block_head h = {BLOCK_MAGIC, (uint32_t)used, ring->head, trim_to};
-  memcpy(r->buf + r->used, &h, sizeof(h));
-  memset(r->buf + r->used + used, 0, blocks * RING_BLOCK - used);
+  memcpy(to, &h, sizeof(h));
+  memset(to + used, 0, blocks * RING_BLOCK - used);
   size_t slot = ring->head % RING_BLOCKS, first = RING_BLOCKS - slot;
   if (first > blocks)
     first = blocks;
   uint64_t base = (uint64_t)pg * RING_BYTES;
-  write_add(r, r->used, first * RING_BLOCK, base + slot * RING_BLOCK);
-  if (blocks > first)
-    write_add(r, r->used + first * RING_BLOCK, (blocks - first) * RING_BLOCK, base);
+  struct iovec v[2] = {{to, first * RING_BLOCK},
+                       {to + first * RING_BLOCK, (blocks - first) * RING_BLOCK}};
+  uint64_t at[2] = {base + slot * RING_BLOCK, base};
   for (size_t i = 0; i < blocks; i++)
     ring->version[ring->head++ % RING_BLOCKS] = version;
-  r->used += blocks * RING_BLOCK;
-  return 0;
+  r->chunk->used += blocks * RING_BLOCK;
+  return submit(r, v, at, blocks > first ? 2 : 1, f);
 }
 
-/* As many requests as the queue takes. */
-static int submit_some(struct ring *r, struct fail *f) {
-  while (r->submitted < r->n_writes && r->submitted - r->done < QUEUE_DEPTH) {
-    size_t n = r->n_writes - r->submitted, room = QUEUE_DEPTH - (r->submitted - r->done);
-    int got = io_submit(r->aio, (long)(n < room ? n : room), r->ptrs + r->submitted);
-    if (got <= 0)
-      return fail_set(f, "%s: io_submit: %s", r->path, strerror(-got));
-    r->submitted += (size_t)got;
-  }
-  return 0;
-}
-
-int ring_submit(struct ring *r, struct fail *f) {
-  r->iocbs = must_realloc(r->iocbs, r->cap_writes * sizeof(*r->iocbs));
-  r->ptrs = must_realloc(r->ptrs, r->cap_writes * sizeof(*r->ptrs));
-  for (size_t i = 0; i < r->n_writes; i++) {
-    const struct write *w = &r->writes[i];
-    io_prep_pwrite(&r->iocbs[i], r->fd, r->buf + w->at, w->length, (long long)w->offset);
-    r->ptrs[i] = &r->iocbs[i];
-  }
-  return submit_some(r, f);
-}
-
-int ring_wait(struct ring *r, struct fail *f) {
-  struct io_event events[64];
-  while (r->done < r->n_writes) {
-    int n = io_getevents(r->aio, 1, 64, events, NULL);
-    if (n == -EINTR)
-      continue;
-    if (n <= 0)
-      return fail_set(f, "%s: io_getevents: %s", r->path, strerror(-n));
-    for (int i = 0; i < n; i++) {
-      long res = (long)events[i].res;
-      unsigned long want = events[i].obj->u.c.nbytes;
-      if (res != (long)want)
-        return fail_set(f, "%s: write of %lu bytes at %lld: %s", r->path, want,
-                        events[i].obj->u.c.offset, res < 0 ? strerror((int)-res) : "short");
-    }
-    r->done += (size_t)n;
-    if (submit_some(r, f) != 0)
+int ring_sync(struct ring *r, struct fail *f) {
+  while (r->n_free < QUEUE_DEPTH)
+    if (reap(r, 1, f) != 0)
       return -1;
-  }
-  bool wrote = r->n_writes > 0;
-  r->n_writes = r->submitted = r->done = r->used = 0;
-  if (wrote && fdatasync(r->fd) != 0)
+  for (struct chunk *c = r->chunks; c; c = c->next)
+    c->used = 0;
+  r->chunk = r->chunks;
+  if (r->wrote && fdatasync(r->fd) != 0)
     return fail_set(f, "%s: fdatasync: %s", r->path, strerror(errno));
+  r->wrote = false;
   return 0;
 }
 

@@ -2,9 +2,9 @@
  *
  * ring.h - the pg log store of mode poc, after the proof of concept of 2018: each transaction's pg
  * log operations take a 4 KiB block (several, if they do not fit) in a ring of 16 MiB that its PG
- * has in one file. It is written with O_DIRECT through libaio, a group's blocks in one submission;
- * one fdatasync of the file makes the group durable. There is no read path, and no atomicity with
- * the database beside it.
+ * has in one file. It is written with O_DIRECT through libaio, each transaction's by a submission of
+ * its own, as BlueStore submits the I/O of a transaction; one fdatasync of the file makes the group
+ * durable. There is no read path, and no atomicity with the database beside it.
  *
  * Puts go into the block; deletes of log entries only move the ring's tail over the blocks of the
  * entries deleted. The file is written once ahead of the clock, as a raw device would be, so that a
@@ -29,13 +29,12 @@ void ring_close(struct ring *r); /* NULL is fine */
 /* Count the log entries of a key space as blocks in use. */
 int ring_load(struct ring *r, const struct keyspace_file *k, struct fail *f);
 
-/* Add the pg log operations among [p, end), the records of one transaction, to the present group.
- * -1: the PG's ring is full, or the transaction does not fit in it. */
+/* Begin to write the pg log operations among [p, end), the records of one transaction. -1: the PG's
+ * ring is full, the transaction does not fit in it, or an earlier write has failed. */
 int ring_add(struct ring *r, const uint8_t *p, const uint8_t *end, struct fail *f);
 
-/* Begin to write the group's blocks; then wait for them and make them durable. */
-int ring_submit(struct ring *r, struct fail *f);
-int ring_wait(struct ring *r, struct fail *f);
+/* Wait for all that was added, and make it durable. */
+int ring_sync(struct ring *r, struct fail *f);
 
 /* Bytes written since it was opened, without the first fill. */
 uint64_t ring_bytes(const struct ring *r);

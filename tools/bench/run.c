@@ -186,11 +186,9 @@ static int write_transaction(struct run *r, size_t i, struct fail *f) {
     if (keep || op.cf != TRACE_CF_P)
       batch_add(r, &op);
   }
-  if (r->ring && last && ring_submit(r->ring, f) != 0)
-    return -1;
   if (write_batch(r, last, f) != 0)
     return -1;
-  return r->ring && last ? ring_wait(r->ring, f) : 0;
+  return r->ring && last ? ring_sync(r->ring, f) : 0;
 }
 
 static void group_done(struct run *r) {
