@@ -212,3 +212,22 @@ TEST(Buf, GrowsKeepsContentAndRefusesTheImpossible) {
   EXPECT_EQ(b.data, nullptr);
   EXPECT_EQ(b.size + b.cap, 0u);
 }
+
+TEST(Array, GetsRoomOneByOneAndRefusesTheImpossible) {
+  uint32_t *v = nullptr;
+  size_t n = 0, cap = 0;
+  for (uint32_t i = 0; i < 1000; i++) {
+    ASSERT_EQ(array_room(&v, n, &cap, sizeof *v, 3), 0);
+    ASSERT_LT(n, cap);
+    v[n++] = i;
+  }
+  EXPECT_EQ(cap, 1536u);
+  for (uint32_t i = 0; i < n; i++)
+    ASSERT_EQ(v[i], i);
+  uint32_t *before = v;
+  size_t huge = SIZE_MAX / 4;
+  EXPECT_EQ(array_room(&v, huge, &huge, sizeof *v, 3), PGLOG_ENOMEM);
+  EXPECT_EQ(v, before);
+  EXPECT_EQ(huge, SIZE_MAX / 4);
+  free(v);
+}

@@ -531,6 +531,7 @@ int checkpoint_thread_start(struct store *s, struct pglog_error *err) {
   if (rc)
     return error_set(err, PGLOG_ENOMEM, "the check point thread cannot be started: %s",
                      strerror(rc));
+  pthread_setname_np(s->thread, "pglog:ckpt");
   s->thread_running = true;
   if (staged_bytes(s) > s->config.options.memory)
     checkpoint_want(s);

@@ -35,7 +35,6 @@ struct changes {
   struct build *b;
   size_t pg;                /* present PG, b->n_pgs at the end */
   struct pgmap_cursor *cur; /* one per layer of the present PG */
-  const struct layer **layer;
   size_t n_cur, cap_cur;
   struct buf key;           /* present store key */
   struct slice value;
@@ -83,14 +82,8 @@ struct work {
 };
 
 int extents_add(struct extents *x, uint32_t block, uint32_t n) {
-  if (x->n == x->cap) {
-    size_t cap = x->cap ? x->cap * 2 : 256;
-    struct extent *v = realloc(x->v, cap * sizeof *v);
-    if (!v)
-      return PGLOG_ENOMEM;
-    x->v = v;
-    x->cap = cap;
-  }
+  if (array_room(&x->v, x->n, &x->cap, sizeof *x->v, 256) != 0)
+    return PGLOG_ENOMEM;
   x->v[x->n++] = (struct extent){block, n};
   return PGLOG_OK;
 }
@@ -107,19 +100,8 @@ static int changes_enter(struct changes *c) {
   c->n_cur = 0;
   for (const struct layer *l = pg->layers; l && l->generation > c->b->old->generation;
        l = l->older) {
-    if (c->n_cur == c->cap_cur) {
-      size_t cap = c->cap_cur ? c->cap_cur * 2 : 4;
-      struct pgmap_cursor *v = realloc(c->cur, cap * sizeof *v);
-      if (v)
-        c->cur = v;
-      const struct layer **y = realloc(c->layer, cap * sizeof *y);
-      if (y)
-        c->layer = y;
-      if (!v || !y)
-        return PGLOG_ENOMEM;
-      c->cap_cur = cap;
-    }
-    c->layer[c->n_cur] = l;
+    if (array_room(&c->cur, c->n_cur, &c->cap_cur, sizeof *c->cur, 4) != 0)
+      return PGLOG_ENOMEM;
     pgmap_cursor_init(&c->cur[c->n_cur], l->map, UINT64_MAX);
     pgmap_cursor_first(&c->cur[c->n_cur]);
     c->n_cur++;
@@ -198,14 +180,8 @@ static int zone_touch(struct work *w, struct leafpos pos, uint8_t touch) {
     w->zone[w->n_zones - 1].touch |= touch;
     return PGLOG_OK;
   }
-  if (w->n_zones == w->cap_zones) {
-    size_t cap = w->cap_zones ? w->cap_zones * 2 : 1024;
-    struct zone *z = realloc(w->zone, cap * sizeof *z);
-    if (!z)
-      return PGLOG_ENOMEM;
-    w->zone = z;
-    w->cap_zones = cap;
-  }
+  if (array_room(&w->zone, w->n_zones, &w->cap_zones, sizeof *w->zone, 1024) != 0)
+    return PGLOG_ENOMEM;
   w->zone[w->n_zones++] = (struct zone){leaf, pos, touch};
   return PGLOG_OK;
 }
@@ -390,14 +366,8 @@ static int key_keep(struct work *w, struct slice *key) {
 }
 
 static int pend_add(struct work *w, const struct leafref *r) {
-  if (w->n_pend == w->cap_pend) {
-    size_t cap = w->cap_pend ? w->cap_pend * 2 : 1024;
-    struct leafref *v = realloc(w->pend, cap * sizeof *v);
-    if (!v)
-      return PGLOG_ENOMEM;
-    w->pend = v;
-    w->cap_pend = cap;
-  }
+  if (array_room(&w->pend, w->n_pend, &w->cap_pend, sizeof *w->pend, 1024) != 0)
+    return PGLOG_ENOMEM;
   w->pend[w->n_pend++] = *r;
   return PGLOG_OK;
 }
@@ -588,14 +558,8 @@ static int merge_leaf(struct work *w, struct leaf *leaf, struct pglog_error *err
 /* Output: nodes                                                                                  */
 
 static int out_add(struct work *w, struct node *nd) {
-  if (w->n_out == w->cap_out) {
-    size_t cap = w->cap_out ? w->cap_out * 2 : 256;
-    struct node **v = realloc(w->out, cap * sizeof *v);
-    if (!v)
-      return PGLOG_ENOMEM;
-    w->out = v;
-    w->cap_out = cap;
-  }
+  if (array_room(&w->out, w->n_out, &w->cap_out, sizeof *w->out, 256) != 0)
+    return PGLOG_ENOMEM;
   w->out[w->n_out++] = nd;
   return PGLOG_OK;
 }
@@ -881,7 +845,6 @@ static void work_free(struct work *w) {
   free(w->rbytes);
   free(w->root_bytes);
   free(w->ch.cur);
-  free(w->ch.layer);
   buf_free(&w->ch.key);
   buf_free(&w->last_pg);
 }

@@ -64,14 +64,8 @@ static int staged_enter(struct store_iter *it, struct pg *pg) {
   it->pg = pg;
   it->n_cur = 0;
   for (struct layer *l = pg->layers; l && l->generation > it->v->index->generation; l = l->older) {
-    if (it->n_cur == it->cap_cur) {
-      size_t cap = it->cap_cur ? it->cap_cur * 2 : 4;
-      struct pgmap_cursor *c = realloc(it->cur, cap * sizeof *c);
-      if (!c)
-        return PGLOG_ENOMEM;
-      it->cur = c;
-      it->cap_cur = cap;
-    }
+    if (array_room(&it->cur, it->n_cur, &it->cap_cur, sizeof *it->cur, 4) != 0)
+      return PGLOG_ENOMEM;
     pgmap_cursor_init(&it->cur[it->n_cur++], l->map, it->v->ord);
   }
   return PGLOG_OK;

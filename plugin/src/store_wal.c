@@ -60,14 +60,8 @@ struct wal_info *wal_find(struct store *s, uint64_t number) {
 }
 
 int wal_add(struct store *s, uint64_t number, struct wal_info **out) {
-  if (s->n_wals == s->cap_wals) {
-    size_t cap = s->cap_wals ? s->cap_wals * 2 : 16;
-    struct wal_info *w = realloc(s->wals, cap * sizeof *w);
-    if (!w)
-      return PGLOG_ENOMEM;
-    s->wals = w;
-    s->cap_wals = cap;
-  }
+  if (array_room(&s->wals, s->n_wals, &s->cap_wals, sizeof *s->wals, 16) != 0)
+    return PGLOG_ENOMEM;
   size_t at = s->n_wals;
   while (at > 0 && s->wals[at - 1].number > number)
     at--;
@@ -321,14 +315,8 @@ static int take_blob(struct store *s, struct slice blob, uint64_t before, bool l
                      "%llu are lost",
                      (unsigned long long)h.number, (unsigned long long)before,
                      (unsigned long long)(h.number - before));
-  if (s->n_blobs == s->cap_blobs) {
-    size_t cap = s->cap_blobs ? s->cap_blobs * 2 : 64;
-    struct slice *v = realloc(s->blobs, cap * sizeof *v);
-    if (!v)
-      return error_set(err, PGLOG_ENOMEM, "out of memory for %zu blobs", cap);
-    s->blobs = v;
-    s->cap_blobs = cap;
-  }
+  if (array_room(&s->blobs, s->n_blobs, &s->cap_blobs, sizeof *s->blobs, 64) != 0)
+    return error_set(err, PGLOG_ENOMEM, "out of memory for %zu blobs", s->n_blobs + 1);
   s->blobs[s->n_blobs++] = blob;
   s->blobs_size += BLOB_LEN + blob.size;
   STAT_ADD(s, blobs, 1);

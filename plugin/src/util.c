@@ -169,6 +169,19 @@ int buf_append(struct buf *b, const void *data, size_t n) {
   return 0;
 }
 
+int array_room(void *array, size_t n, size_t *cap, size_t size, size_t first) {
+  if (n < *cap)
+    return 0;
+  size_t more = *cap ? *cap * 2 : first;
+  void *v;
+  memcpy(&v, array, sizeof v);
+  if (more > SIZE_MAX / 2 / size || !(v = realloc(v, more * size)))
+    return PGLOG_ENOMEM;
+  memcpy(array, &v, sizeof v);
+  *cap = more;
+  return 0;
+}
+
 void buf_free(struct buf *b) {
   free(b->data);
   *b = (struct buf){0};

@@ -114,6 +114,11 @@ int buf_reserve(struct buf *b, size_t more);
 int buf_append(struct buf *b, const void *data, size_t n);
 void buf_free(struct buf *b);
 
+/* Make room for one more element in a malloc'ed array of `n` elements of `size` bytes with room for
+ * *cap; `array` is the address of the pointer to it. A new one gets room for `first`, others double.
+ * 0 or PGLOG_ENOMEM (the array is kept). */
+int array_room(void *array, size_t n, size_t *cap, size_t size, size_t first);
+
 #ifndef __cplusplus
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the formats are written in host order");
 #endif
