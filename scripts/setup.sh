@@ -6,7 +6,8 @@
 set -eu
 
 build="cmake ninja-build gcc g++ libc6-dev pkg-config"
-libraries="librocksdb-dev libaio-dev libzstd-dev libisal-dev libjansson-dev libssl-dev libgtest-dev"
+libraries="librocksdb-dev libaio-dev libzstd-dev libisal-dev libjansson-dev libssl-dev liburcu-dev uthash-dev
+  libgtest-dev"
 tools="bash rocksdb-tools zstd jq strace util-linux"
 
 fail() {
