@@ -1,0 +1,61 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# Proves that `pglog_bench handoff` measures every queue, prints the JSON that it promises, for one
+# number of clients and for several, keeps a set pace, and refuses wrong options by name.
+#
+# usage: handoff_test.sh PGLOG_BENCH
+set -u
+bench=$1
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+failures=0
+
+fail() {
+  echo "FAILED: $*"
+  failures=$((failures + 1))
+}
+
+# expect CODE TEXT ARGS...: it ends with that code, and its output has that text.
+expect() {
+  code=$1 text=$2
+  shift 2
+  "$bench" handoff "$@" >"$tmp/out" 2>"$tmp/err"
+  got=$?
+  [ "$got" -eq "$code" ] || fail "exit code $got, not $code: $*"
+  cat "$tmp/out" "$tmp/err" | grep -q -F -e "$text" || fail "no \"$text\" from: $*"
+}
+
+# holds FILTER: jq finds it true of the last output.
+holds() {
+  jq -e "$1" "$tmp/out" >/dev/null || fail "not true: $1"
+}
+
+all=single,sharded,fast,inline,futex
+expect 0 '"queues":' --queue=$all --ops=2000 --rounds=2 --gap=20 --json
+holds '.clients == 1 and .pinned and .gap_us == 20 and (.queues | keys | length) == 5'
+holds '[.queues[] | .p50_us > 0 and .min_us <= .p50_us and .p50_us <= .p99_us and .p99_us <= .p999_us] | all'
+holds '[.queues[] | .min_us <= .avg_us and .cpu_us_per_op > 0 and .submit_us > 0] | all'
+holds '[.queues[] | .wakes_per_op >= 0 and .wakes_per_op <= 1] | all'
+holds '.queues.inline.wakes_per_op < 0.5 and .queues.futex.wakes_per_op == 1'
+# An operation each 20 us is 50,000 a second at the most.
+holds '[.queues[] | .ops_per_s <= 50500] | all'
+
+expect 0 '"queues":' --queue=single,sharded,fast --clients=1,3 --shards=2 --threads=2 --ops=2000 \
+  --rounds=1 --gap=0 --json
+holds 'length == 2 and .[0].clients == 1 and .[1].clients == 3 and (.[1].pinned | not)'
+expect 0 'fast' --clients=2 --load=0.5 --ops=2000 --rounds=1
+grep -q futex "$tmp/out" && fail "futex has one client only"
+
+expect 2 '--queue must be some of' --queue=fast,slow
+expect 2 '--clients must be a number from 1 to 1000, not "0"' --clients=3,0
+expect 2 '--gap must be a number from 0 to 1e+06, not "x"' --gap=x
+expect 2 '--load must be a number from 0.01 to 10, not "0"' --load=0
+expect 2 '--ops must be a number from 1000' --ops=999
+expect 2 '--threads must be a number from 1 to 64, not "65"' --threads=65
+expect 2 'unexpected argument "more"' more
+expect 2 '' --nothing
+expect 0 'usage: pglog_bench handoff' --help
+
+[ "$failures" -eq 0 ] || exit 1
+echo "all as expected"
