@@ -9,11 +9,13 @@
 //
 // Twice: with no check point at all, and with one that covers a part of the last WAL.
 //
-// usage: wal_cut [--long] [--dir=DIR] [--only=BASE:CASE]
+// usage: wal_cut [--long] [--dir=DIR] [--part=I/N] [--only=BASE:CASE]
 // --long (or PGLOG_CRASH_LONG=1): a cut at every byte of the last 64 KiB in kPointInTimeRecovery
 // (with the check point: at every 7th) and at every 61st in the two other modes; 2,000 flips in the
 // last WAL and 500 in older ones, in all modes in turn. Otherwise every 997th place, every byte of
-// the last record, and 100 flips. A failure prints the case, which --only repeats.
+// the last record, and 100 flips. A failure prints the case, which --only repeats. --part=I/N runs
+// every N-th case from the I-th on, so that the long run (over an hour of two processors) can be
+// spread over machines or days.
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -421,13 +423,29 @@ std::string run_case(const Base &b, const Case &c, const std::string &dir, size_
   return "";
 }
 
+// Every `of`-th case from number `first` on.
+struct Part {
+  size_t first = 0, of = 1;
+
+  size_t count(size_t cases) const { return cases > first ? (cases - first - 1) / of + 1 : 0; }
+};
+
+bool parse_part(const char *text, Part *p) {
+  char end;
+  if (sscanf(text, "%zu/%zu%c", &p->first, &p->of, &end) != 2 || p->first < 1 || p->first > p->of)
+    return false;
+  p->first--;
+  return true;
+}
+
 void work(const std::vector<Base> &bases, const std::vector<std::vector<Case>> &cases,
-          const std::string &dir, int worker) {
+          const std::string &dir, const Part &part, int worker) {
   std::string mine = dir + format("/case%d", worker);
   /* The store's warnings about every cut would drown everything else. */
   freopen((mine + ".log").c_str(), "w", stderr);
   for (size_t k = 0; k < bases.size(); k++)
-    for (size_t i = (size_t)worker; i < cases[k].size() && tally->failures < 10; i += kWorkers) {
+    for (size_t i = part.first + part.of * (size_t)worker;
+         i < cases[k].size() && tally->failures < 10; i += part.of * kWorkers) {
       std::string e = run_case(bases[k], cases[k][i], mine, i);
       tally->cases++;
       if (e.empty())
@@ -445,6 +463,7 @@ int main(int argc, char **argv) {
   const char *env = getenv("PGLOG_CRASH_LONG"), *tmp = getenv("TMPDIR");
   bool all = env && *env && strcmp(env, "0") != 0;
   std::string dir = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : tmp && *tmp ? tmp : "/tmp", only;
+  Part part;
   for (int i = 1; i < argc; i++) {
     if (strcmp(argv[i], "--long") == 0)
       all = true;
@@ -452,8 +471,9 @@ int main(int argc, char **argv) {
       dir = argv[i] + 6;
     else if (strncmp(argv[i], "--only=", 7) == 0)
       only = argv[i] + 7;
-    else
-      return fprintf(stderr, "usage: wal_cut [--long] [--dir=DIR] [--only=BASE:CASE]\n"), 2;
+    else if (strncmp(argv[i], "--part=", 7) != 0 || !parse_part(argv[i] + 7, &part))
+      return fprintf(stderr, "usage: wal_cut [--long] [--dir=DIR] [--part=I/N] "
+                             "[--only=BASE:CASE]\n"), 2;
   }
   setvbuf(stdout, nullptr, _IOLBF, 0);
   dir += "/pglog_cut_XXXXXX";
@@ -487,7 +507,7 @@ int main(int argc, char **argv) {
   fflush(nullptr);
   for (int w = 0; w < kWorkers; w++)
     if (fork() == 0) {
-      work(bases, cases, dir, w);
+      work(bases, cases, dir, part, w);
       fflush(nullptr);
       _exit(0);
     }
@@ -499,7 +519,8 @@ int main(int argc, char **argv) {
   printf("%llu cases in %.1f s: %llu opened, %llu refused by name, %llu failures\n",
          (unsigned long long)tally->cases, s, (unsigned long long)tally->opened,
          (unsigned long long)tally->refused, (unsigned long long)tally->failures);
-  ok = ok && tally->failures == 0 && tally->cases == cases[0].size() + cases[1].size();
+  ok = ok && tally->failures == 0 &&
+       tally->cases == part.count(cases[0].size()) + part.count(cases[1].size());
   if (ok)
     fs::remove_all(dir);
   else
