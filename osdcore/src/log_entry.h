@@ -27,6 +27,7 @@
 #define OSDCORE_LOG_ENTRY_H
 
 #include <stddef.h>
+#include <string.h>
 
 #include "osd_error.h"
 
@@ -34,6 +35,13 @@ struct osd_slice {
   const uint8_t *data;
   size_t size;
 };
+
+/* Bytewise order: <0, 0, >0. */
+static inline int osd_slice_cmp(struct osd_slice a, struct osd_slice b) {
+  size_t n = a.size < b.size ? a.size : b.size;
+  int c = n ? memcmp(a.data, b.data, n) : 0;
+  return c ? c : (a.size > b.size) - (a.size < b.size);
+}
 
 /* Position in a PG's log: later epochs are above all earlier ones. {0, 0} is before every entry. */
 struct osd_eversion {

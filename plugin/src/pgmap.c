@@ -835,12 +835,28 @@ static bool cursor_stand(struct pgmap_cursor *c, size_t chunk, size_t slot) {
   return true;
 }
 
+/* A walk meets keys and values that were last looked at when they were written: ask for those of a later
+ * entry while the caller is busy with this one. */
+#define WALK_AHEAD 4u    /* entries */
+#define WALK_VALUE 320u  /* bytes of a value: a log entry's, as a rule */
+static inline void walk_prefetch(const struct chunk *c, size_t slot) {
+  if (slot + WALK_AHEAD >= c->n)
+    return;
+  const struct pgmap_entry *e = &c->e[slot + WALK_AHEAD];
+  __builtin_prefetch(e->key);
+  for (uint32_t at = 0; at < WALK_VALUE && e->v.vlen < VER_GONE && at < e->v.vlen;
+       at += 64)
+    __builtin_prefetch(e->v.val + at);
+}
+
 /* The first visible entry at or behind (chunk, slot). */
 static void cursor_forward(struct pgmap_cursor *c, size_t chunk, size_t slot) {
   for (; chunk < c->m->n; chunk++, slot = 0)
     for (; slot < c->m->row[chunk]->n; slot++)
-      if (cursor_stand(c, chunk, slot))
+      if (cursor_stand(c, chunk, slot)) {
+        walk_prefetch(c->m->row[chunk], slot);
         return;
+      }
   c->valid = false;
 }
 
