@@ -28,7 +28,7 @@ struct args {
   const char *trace, *before, *expect, *db;
   const struct mode *modes[16];
   size_t n_modes;
-  uint64_t rounds, group, passes, limit, reopen_at;
+  uint64_t rounds, group, passes, limit, reopen_at, turn;
   bool check, keep, json, recover;
 };
 
@@ -44,9 +44,11 @@ static void usage(FILE *out) {
   for (size_t i = 0; i < n_modes; i++)
     fprintf(out, "                      %-16s %s\n", modes[i].name, modes[i].what);
   fprintf(out,
-          "  --rounds=N        runs of each mode, in turn; medians are reported (1)\n"
+          "  --rounds=N        runs of each mode; medians are reported (1)\n"
           "  --group=N|trace   transactions per group commit: unsynced writes and one sync;\n"
           "                    trace: the recorded groups (32)\n"
+          "  --turn=N          groups that a mode replays before the next one's turn in a round;\n"
+          "                    0: each replays all at once (500)\n"
           "  --passes=N        go through the trace N times, versions moved up each time (1)\n"
           "  --limit=N         only the first N records of the trace\n"
           "  --reopen-at=N     close and reopen the database ahead of record N of the first pass\n"
@@ -109,6 +111,8 @@ static int parse_option(struct args *a, const char *name, const char *v) {
     a->group = 0;
   else if (strcmp(name, "group") == 0)
     return parse_number(name, v, 1, 1000000, &a->group);
+  else if (strcmp(name, "turn") == 0)
+    return parse_number(name, v, 0, 1000000000, &a->turn);
   else if (strcmp(name, "passes") == 0)
     return parse_number(name, v, 1, 1000000, &a->passes);
   else if (strcmp(name, "limit") == 0)
@@ -137,6 +141,7 @@ static const struct option options[] = {
     {"group", required_argument, NULL, 0},
     {"db", required_argument, NULL, 0},
     {"passes", required_argument, NULL, 0},
+    {"turn", required_argument, NULL, 0},
     {"check", no_argument, NULL, 0},
     {"keep", no_argument, NULL, 0},
     {"limit", required_argument, NULL, 0},
@@ -151,7 +156,7 @@ static const struct option options[] = {
 /* 0, an exit code, or -1: help was printed. */
 static int parse_args(struct args *a, int argc, char **argv) {
   int c, which = 0;
-  *a = (struct args){.rounds = 1, .group = 32, .passes = 1};
+  *a = (struct args){.rounds = 1, .group = 32, .passes = 1, .turn = 500};
   for (size_t i = 0; i < n_modes; i++)
     a->modes[a->n_modes++] = &modes[i];
   while ((c = getopt_long(argc, argv, "h", options, &which)) != -1) {
@@ -251,20 +256,28 @@ static int run_all(struct session *s, struct fail *f) {
                       .expect = a->expect ? &s->expect : NULL,
                       .passes = a->passes,
                       .reopen_at = a->reopen_at,
+                      .turn = a->turn,
                       .recover = a->recover};
   s->results = must_realloc(NULL, a->n_modes * a->rounds * sizeof(*s->results));
-  for (size_t round = 0; round < a->rounds; round++)
+  struct entry *entries = must_realloc(NULL, a->n_modes * sizeof(*entries));
+  int rc = 0;
+  for (size_t round = 0; round < a->rounds && rc == 0; round++) {
     for (size_t i = 0; i < a->n_modes; i++) {
-      char dir[4096 + 64], label[64];
-      struct result *r = &s->results[i * a->rounds + round];
-      mode_dir(s, a->modes[i], dir, sizeof(dir));
-      snprintf(label, sizeof(label), "round %zu of %" PRIu64 ", %s", round + 1, a->rounds,
-               a->modes[i]->name);
-      run_mode(a->modes[i], &plan, dir, isatty(2) ? label : NULL, r);
-      if (!r->ok)
-        return fail_set(f, "mode %s, round %zu: %.900s", a->modes[i]->name, round + 1, r->text);
+      struct entry *e = &entries[i];
+      *e = (struct entry){.mode = a->modes[i], .result = &s->results[i * a->rounds + round]};
+      mode_dir(s, a->modes[i], e->dir, sizeof(e->dir));
+      if (isatty(2))
+        snprintf(e->label, sizeof(e->label), "round %zu of %" PRIu64 ", %s", round + 1, a->rounds,
+                 a->modes[i]->name);
     }
-  return 0;
+    run_round(entries, a->n_modes, &plan);
+    for (size_t i = 0; i < a->n_modes && rc == 0; i++)
+      if (!entries[i].result->ok)
+        rc = fail_set(f, "mode %s, round %zu: %.900s", a->modes[i]->name, round + 1,
+                      entries[i].result->text);
+  }
+  free(entries);
+  return rc;
 }
 
 static void print_report(const struct session *s) {

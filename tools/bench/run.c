@@ -6,6 +6,8 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -131,10 +133,12 @@ struct run {
   size_t n_groups, cap_groups;
   uint64_t group_start;      /* 0: no group is open */
   struct store_stats closed; /* figures of stores closed within the clock */
-  uint64_t paused_ns;        /* moving versions: time and CPU that the clock leaves out */
+  uint64_t paused_ns;        /* moving versions, others' turns: time that the clock leaves out */
   uint64_t paused_cpu_ns;
   uint64_t next_progress;
   uint64_t rss_base;
+  int token, report; /* pipes: our turn from the parent; what we say to it. -1: no turns */
+  uint64_t in_turn;  /* groups of this turn */
 };
 
 static int read_clock(struct run *r, struct reading *x, struct fail *f) {
@@ -229,6 +233,28 @@ static int reopen_in_the_middle(struct run *r, struct fail *f) {
   return r->mode->engine->open(&r->db, r->dir, f);
 }
 
+/* What a child says to its parent. */
+enum { SAYS_NEXT = 'n', SAYS_RESULT = 'r' };
+
+static void await_turn(const struct run *r) {
+  char c;
+  if (read(r->token, &c, 1) != 1)
+    _exit(1); /* the parent is gone */
+}
+
+/* At the end of a group: let the others have their turn. */
+static void take_turns(struct run *r) {
+  char c = SAYS_NEXT;
+  if (r->token < 0 || !r->plan->turn || ++r->in_turn < r->plan->turn)
+    return;
+  uint64_t ns = clock_ns(CLOCK_MONOTONIC);
+  r->in_turn = 0;
+  if (write(r->report, &c, 1) != 1)
+    _exit(1);
+  await_turn(r);
+  r->paused_ns += clock_ns(CLOCK_MONOTONIC) - ns;
+}
+
 static int replay_pass(struct run *r, uint64_t pass, struct fail *f) {
   const struct trace *t = r->plan->trace;
   for (size_t i = 0; i < t->n_records; i++) {
@@ -246,6 +272,7 @@ static int replay_pass(struct run *r, uint64_t pass, struct fail *f) {
     if (t->last[i]) {
       group_done(r);
       progress(r, pass, i, false);
+      take_turns(r);
     }
   }
   return 0;
@@ -431,51 +458,116 @@ static int run_recovery(struct run *r, struct result *out, struct fail *f) {
 
 typedef int (*run_fn)(struct run *r, struct result *out, struct fail *f);
 
-/* Run `fn` in a child; its result comes through a pipe. The child ends without cleaning up. */
-static void in_child(run_fn fn, struct run *r, struct result *out) {
-  int fds[2], status = 0;
-  struct result got = {.ok = false};
-  if (pipe2(fds, O_CLOEXEC) != 0) {
-    snprintf(out->text, sizeof(out->text), "pipe: %s", strerror(errno));
-    return;
-  }
+/* A child that runs, as its parent sees it. */
+struct child {
+  pid_t pid;
+  int token, report;
+  bool done;
+};
+
+/* Run `fn` in a child, which waits for its first turn. It ends without cleaning up. */
+static int child_start(struct child *c, run_fn fn, struct run *r, struct result *out) {
+  int token[2], report[2];
+  memset(out, 0, sizeof(*out));
+  *c = (struct child){.pid = -1, .done = true};
+  if (pipe2(token, O_CLOEXEC) != 0 || pipe2(report, O_CLOEXEC) != 0)
+    return snprintf(out->text, sizeof(out->text), "pipe: %s", strerror(errno)), -1;
   fflush(NULL);
   pid_t pid = fork();
   if (pid == 0) {
     struct fail f = {""};
+    /* Other children hold our parent's ends of the pipes too: it could go unnoticed. */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    close(token[1]);
     run_init(r, r->mode, r->plan, r->dir, r->label);
+    r->token = token[0];
+    r->report = report[1];
+    await_turn(r);
     out->ok = fn(r, out, &f) == 0;
     progress(r, 0, 0, true);
     memcpy(out->text, f.text, sizeof(out->text));
-    ssize_t n = write(fds[1], out, sizeof(*out));
-    _exit(n == (ssize_t)sizeof(*out) ? 0 : 1);
+    char says = SAYS_RESULT;
+    bool said = write(r->report, &says, 1) == 1 &&
+                write(r->report, out, sizeof(*out)) == (ssize_t)sizeof(*out);
+    _exit(said ? 0 : 1);
   }
-  close(fds[1]);
-  bool whole = pid > 0 && read(fds[0], &got, sizeof(got)) == (ssize_t)sizeof(got);
-  close(fds[0]);
-  if (pid > 0)
-    waitpid(pid, &status, 0);
+  close(token[0]);
+  close(report[1]);
+  if (pid < 0)
+    return snprintf(out->text, sizeof(out->text), "fork: %s", strerror(errno)), -1;
+  *c = (struct child){.pid = pid, .token = token[1], .report = report[0]};
+  return 0;
+}
+
+/* The child's result, or how it ended without one. */
+static void child_end(struct child *c, bool whole, struct result *out) {
+  struct result got = {.ok = false};
+  int status = 0;
+  whole = whole && read(c->report, &got, sizeof(got)) == (ssize_t)sizeof(got);
+  close(c->token);
+  close(c->report);
+  waitpid(c->pid, &status, 0);
+  c->done = true;
   if (whole)
     *out = got;
-  else if (pid < 0)
-    snprintf(out->text, sizeof(out->text), "fork: %s", strerror(errno));
   else if (WIFSIGNALED(status))
     snprintf(out->text, sizeof(out->text), "its process ended by signal %d", WTERMSIG(status));
   else
     snprintf(out->text, sizeof(out->text), "its process ended with %d", WEXITSTATUS(status));
 }
 
-void run_mode(const struct mode *mode, const struct plan *plan, const char *dir, const char *label,
-              struct result *out) {
-  struct run r = {.mode = mode, .plan = plan, .dir = dir, .label = label};
-  memset(out, 0, sizeof(*out));
-  if (plan->recover) {
-    in_child(run_until_killed, &r, out);
-    if (out->ok)
-      in_child(run_recovery, &r, out);
-    if (!out->ok)
-      return;
+/* Let it have one turn. */
+static void child_turn(struct child *c, struct result *out) {
+  char says = 0;
+  bool heard = write(c->token, "t", 1) == 1 && read(c->report, &says, 1) == 1;
+  if (!heard || says == SAYS_RESULT)
+    child_end(c, heard, out);
+}
+
+static void in_child(run_fn fn, struct run *r, struct result *out) {
+  struct child c;
+  if (child_start(&c, fn, r, out) == 0)
+    while (!c.done)
+      child_turn(&c, out);
+}
+
+/* Kill the process of a replay, and measure the opening after it. */
+static bool recover_first(const struct run *plan, struct result *out) {
+  struct run r = *plan;
+  in_child(run_until_killed, &r, out);
+  if (out->ok)
+    in_child(run_recovery, &r, out);
+  return out->ok;
+}
+
+void run_round(struct entry *entries, size_t n, const struct plan *plan) {
+  struct child *c = must_realloc(NULL, n * sizeof(*c));
+  struct plan alone = *plan;
+  alone.turn = 0;
+  for (size_t i = 0; i < n; i++) {
+    struct entry *e = &entries[i];
+    struct run r = {.mode = e->mode,
+                    .plan = &alone,
+                    .dir = e->dir,
+                    .label = e->label[0] ? e->label : NULL};
+    memset(e->result, 0, sizeof(*e->result));
+    c[i].done = true;
+    if (plan->recover && !recover_first(&r, e->result))
+      continue;
+    double recovered = e->result->m[M_RECOVER_MS];
+    r.plan = plan;
+    child_start(&c[i], run_whole, &r, e->result);
+    e->recover_ms = recovered;
   }
-  out->ok = false;
-  in_child(run_whole, &r, out);
+  for (bool any = true; any;) {
+    any = false;
+    for (size_t i = 0; i < n; i++)
+      if (!c[i].done) {
+        child_turn(&c[i], entries[i].result);
+        any = any || !c[i].done;
+        if (c[i].done && entries[i].result->ok)
+          entries[i].result->m[M_RECOVER_MS] = entries[i].recover_ms;
+      }
+  }
+  free(c);
 }

@@ -6,6 +6,10 @@
  * modes and rounds do not disturb one another: their memory, their CPU time and their threads are
  * apart.
  *
+ * The runs of a round take turns of some groups each, so that a machine that is faster at one time
+ * than at another is so for all of them. Only one replays at a time, but what another does in the
+ * background (a flush, a check point) goes on.
+ *
  * The clock runs from the first transaction until everything is in files other than WALs (all
  * column families flushed, the log store check pointed) and no flush or compaction is running or
  * due. In it:
@@ -63,6 +67,7 @@ struct plan {
   const struct digest *expect;        /* NULL: none */
   uint64_t passes;
   uint64_t reopen_at; /* close and reopen ahead of this record of the first pass; 0: no */
+  uint64_t turn;      /* groups of a turn; 0: one run after the other */
   bool recover;       /* measure opening after a kill, too (and check, if there is one pass) */
 };
 
@@ -76,10 +81,17 @@ struct result {
   char text[1024];          /* why it failed, if not ok */
 };
 
-/* Run `mode` in a process of its own on the database directory `dir`, which is made or emptied.
- * `label` names the run in the progress bar (NULL: none). The result's `ok` tells. */
-void run_mode(const struct mode *mode, const struct plan *plan, const char *dir, const char *label,
-              struct result *r);
+/* One run of a round. */
+struct entry {
+  const struct mode *mode;
+  char dir[4096 + 64];    /* of the database: made, or emptied */
+  char label[64];         /* in the progress bar; empty: none */
+  struct result *result;  /* out; its `ok` tells */
+  double recover_ms;      /* run_round()'s own */
+};
+
+/* Run each in a process of its own, in turns. */
+void run_round(struct entry *entries, size_t n, const struct plan *plan);
 
 /* Remove the database in `dir` and the directory. A directory that this program did not make is
  * refused. */
