@@ -10,18 +10,9 @@
  *   _info          the rest
  *   dup_<version>  a request whose log entry has been trimmed
  *
- * Values begin with a format byte, now 1; another one is refused. Integers are varints (LEB128) where
- * nothing else is said; signed ones are zigzag varints; le64 is 8 bytes, little endian; a string is its
- * length and its bytes. Nothing may follow the last field.
- *
- *   log entry   01, op (1 byte), prior epoch, prior version, client le64, incarnation, tid,
- *               mtime le64 (ns since 1970), result (signed), object (string)
- *   dup         01, client le64, incarnation, tid, result (signed)
- *   _fastinfo   01, last update epoch, version, mtime le64
- *   _info       01, log tail epoch, version, objects, PG's number of bits (split), history epoch
- *
- * Format, ownership: the writer appends to a buffer of the caller's; the reader's slices point into the
- * value. Errors: PGLOG_ECORRUPT with what is wrong and where, PGLOG_ENOTSUP for another format byte.
+ * The values are those of FORMAT.md, section 4. The writer appends to a buffer of the caller's; the
+ * reader's slices point into the value. Errors: PGLOG_ECORRUPT with what is wrong and where,
+ * PGLOG_ENOTSUP for another format byte.
  */
 #ifndef OSDCORE_LOG_ENTRY_H
 #define OSDCORE_LOG_ENTRY_H
