@@ -341,6 +341,70 @@ TEST(OpqInline, RunsInTheSubmittingThreadWhenIdleOnly) {
   }
 }
 
+// Workers go to sleep and are woken all the time: a late wake must not leave one in the list of sleepers
+// twice, nor one out of it.
+TEST(OpqFast, ManySleepsAndWakes) {
+  constexpr int kClients = 6, kOps = 4000;
+  std::vector<std::atomic<uint32_t>> done(kClients);
+  Queue q(OPQ_FAST, 1, 3, [&](Op *op) { done[op->client].fetch_add(1); });
+  q.c.no_spin = true;
+  q.Start();
+  std::vector<Pg> pgs(kClients);
+  std::vector<Op> ops(kClients);
+  std::vector<std::thread> clients;
+  for (int c = 0; c < kClients; c++) {
+    opq_pg_init(&pgs[c].pg, q.q, (uint64_t)c);
+    ops[c].op.pg = &pgs[c].pg;
+    ops[c].client = (uint32_t)c;
+    clients.emplace_back([&, c] {
+      for (uint32_t i = 1; i <= kOps; i++) {
+        EXPECT_EQ(opq_submit(q.q, &ops[c].op, 0), 0);
+        while (done[c] < i)
+          std::this_thread::yield();
+      }
+    });
+  }
+  for (std::thread &t : clients)
+    t.join();
+  opq_stop(q.q);
+  struct opq_stats st = q.Stats();
+  EXPECT_EQ(st.run, (uint64_t)kClients * kOps);
+  EXPECT_LE(st.wakes, st.sleeps);
+}
+
+// A submit that waits for room is woken although another takes a place and gives it back meanwhile.
+TEST(OpqFast, RoomIsNotLostToASubmitThatDoesNotWait) {
+  constexpr uint32_t kOps = 20000;
+  std::atomic<uint32_t> run{0}, refused{0}, taken{0};
+  std::atomic<bool> over{false};
+  Queue q(OPQ_FAST, 1, 1, [&](Op *) { run++; });
+  q.c.capacity = 1;
+  q.Start();
+  Pg pg;
+  opq_pg_init(&pg.pg, q.q, 0);
+  std::vector<Op> ops(kOps), more(4 * kOps);
+  for (Op &op : ops)
+    op.op.pg = &pg.pg;
+  for (Op &op : more)
+    op.op.pg = &pg.pg;
+  std::thread other([&] {
+    for (size_t i = 0; i < more.size() && !over;) {
+      uint32_t seen = run;
+      bool in = opq_submit(q.q, &more[i].op, OPQ_NOWAIT) == 0;
+      i += in;
+      (in ? taken : refused)++;
+      while (!in && run == seen && !over)  // it must not be us who wakes the other one
+        std::this_thread::yield();
+    }
+  });
+  for (Op &op : ops)
+    ASSERT_EQ(opq_submit(q.q, &op.op, 0), 0);
+  over = true;
+  other.join();
+  opq_stop(q.q);
+  EXPECT_EQ(run, kOps + taken);
+}
+
 TEST(OpqConfig, NamesWhatIsWrong) {
   auto bad = [](std::function<void(struct opq_config *)> change, const std::string &want) {
     Queue q(OPQ_FAST, 1, 1, [](Op *) {});

@@ -61,37 +61,45 @@ static bool inbox_empty(struct opq_shard *s) {
 
 /* --- submitting ------------------------------------------------------------------------------- */
 
-/* The last that went to sleep, off the stack. Lock held. */
-static struct opq_worker *sleeper_pop(struct opq_shard *s) {
-  struct opq_worker *w = s->sleepers;
+/* Take the sleeper at *at off the stack. Lock held: `asleep` says whether a worker is on it, so that a
+ * wake that comes late, when the worker sleeps again, does no more than make it look. */
+static struct opq_worker *sleeper_take(struct opq_shard *s, struct opq_worker **at) {
+  struct opq_worker *w = *at;
   if (w) {
-    s->sleepers = w->below;
+    *at = w->below;
     atomic_fetch_sub_explicit(&s->n_sleepers, 1, memory_order_relaxed);
+    /* Release: what was done before is seen by the worker that wakes. */
+    atomic_store_explicit(&w->asleep, 0, memory_order_release);
   }
   return w;
-}
-
-static void worker_wake(struct opq_worker *w) {
-  /* Release: what was done before is seen by the worker that wakes. */
-  atomic_store_explicit(&w->asleep, 0, memory_order_release);
-  futex_wake(&w->asleep, 1);
 }
 
 void fast_wake_one(struct opq_shard *s) {
   if (!atomic_load_explicit(&s->n_sleepers, memory_order_relaxed))
     return;
   pthread_mutex_lock(&s->lock);
-  struct opq_worker *w = sleeper_pop(s);
+  struct opq_worker *w = sleeper_take(s, &s->sleepers); /* the last that went to sleep */
   s->st.wakes += w != NULL;
   pthread_mutex_unlock(&s->lock);
   if (w)
-    worker_wake(w);
+    futex_wake(&w->asleep, 1);
 }
 
 void fast_wake_all(struct opq_shard *s) {
   struct opq_worker *w;
-  while ((w = sleeper_pop(s)) != NULL)
-    worker_wake(w);
+  while ((w = sleeper_take(s, &s->sleepers)) != NULL)
+    futex_wake(&w->asleep, 1);
+}
+
+/* Give n places back, and wake as many that wait for one. */
+static void places_give(struct opq_shard *s, uint32_t n) {
+  /* Orders making room before looking for who waits for it; pairs with place_take(). */
+  atomic_fetch_sub_explicit(&s->count, n, memory_order_seq_cst);
+  cmm_smp_mb();
+  if (atomic_load_explicit(&s->blocked, memory_order_relaxed)) {
+    atomic_fetch_add_explicit(&s->room_seq, 1, memory_order_relaxed);
+    futex_wake(&s->room_seq, (int)n);
+  }
 }
 
 /* Take one of the shard's places, or wait for one. */
@@ -102,11 +110,11 @@ static int place_take(struct opq *q, struct opq_shard *s, int flags) {
   s->st.full++;
   pthread_mutex_unlock(&s->lock);
   for (;;) {
-    atomic_fetch_sub_explicit(&s->count, 1, memory_order_relaxed);
+    places_give(s, 1); /* another may have found the shard full because of this one */
     if (flags & OPQ_NOWAIT)
       return PGLOG_EBUSY;
     unsigned seq = atomic_load_explicit(&s->room_seq, memory_order_relaxed);
-    /* Orders saying that we wait before looking for room; pairs with fast_taken(). */
+    /* Orders saying that we wait before looking for room; pairs with places_give(). */
     atomic_fetch_add_explicit(&s->blocked, 1, memory_order_seq_cst);
     cmm_smp_mb();
     if (atomic_load_explicit(&s->count, memory_order_relaxed) >= q->c.capacity)
@@ -160,13 +168,7 @@ void fast_taken(struct opq_worker *w, bool more) {
   uint64_t now = opq_now(), gap = (now - w->last_ns) / w->n;
   w->last_ns = now;
   w->gap_ns += gap / 8 - w->gap_ns / 8;
-  /* Orders making room before looking for who waits for it; pairs with place_take(). */
-  atomic_fetch_sub_explicit(&s->count, w->n, memory_order_seq_cst);
-  cmm_smp_mb();
-  if (atomic_load_explicit(&s->blocked, memory_order_relaxed)) {
-    atomic_fetch_add_explicit(&s->room_seq, 1, memory_order_relaxed);
-    futex_wake(&s->room_seq, (int)w->n);
-  }
+  places_give(s, w->n);
   /* Submits leave sleepers alone while a worker looks at the inbox: it has to pass the word on. */
   if (more)
     fast_wake_one(s);
@@ -217,10 +219,7 @@ static void sleeper_remove(struct opq_shard *s, struct opq_worker *w) {
   struct opq_worker **at = &s->sleepers;
   while (*at && *at != w)
     at = &(*at)->below;
-  if (*at) {
-    *at = w->below;
-    atomic_fetch_sub_explicit(&s->n_sleepers, 1, memory_order_relaxed);
-  }
+  sleeper_take(s, at);
 }
 
 void fast_wait(struct opq_worker *w) {
@@ -253,7 +252,7 @@ void fast_wait(struct opq_worker *w) {
     pthread_mutex_unlock(&s->lock);
     return;
   }
-  /* Acquire: pairs with worker_wake(). */
+  /* Acquire: pairs with sleeper_take(). */
   while (atomic_load_explicit(&w->asleep, memory_order_acquire))
     futex_wait(&w->asleep, 1);
 }
