@@ -56,6 +56,21 @@ done
 expect 0 'equal before and after reopening' "$bench" replay $small --limit=2000 --passes=3 \
   --group=64 --rounds=2 --modes="$modes" --check --db="$tmp/db"
 
+# A run that is killed, in its turn or in another's, ends the round with its name and no signal for us.
+"$bench" replay $small --passes=1000 --turn=20 --modes=none,"$late" --db="$tmp/db" >"$tmp/out" 2>"$tmp/err" &
+pid=$!
+while [ "$(wc -w <"/proc/$pid/task/$pid/children")" -lt 2 ]; do sleep 0.1; done
+read -r first second <"/proc/$pid/task/$pid/children"
+sleep 1
+kill -STOP "$second"
+kill -9 "$first"
+sleep 0.5
+kill -9 "$second"
+wait "$pid"
+got=$?
+[ "$got" -eq 1 ] || fail "exit code $got, not 1, after a run was killed"
+grep -q 'mode none, round 1: its process ended by signal 9' "$tmp/err" || fail "which run was killed"
+
 # Wrong use.
 expect 2 'unknown command "replai"' "$bench" replai
 expect 2 '--trace=FILE is missing' "$bench" replay

@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 int fail_set(struct fail *f, const char *fmt, ...) {
   char text[sizeof(f->text)];
@@ -34,4 +35,16 @@ void *must_realloc(void *p, size_t size) {
     exit(1);
   }
   return q;
+}
+
+double cpu_us(void) {
+  struct rusage u;
+  getrusage(RUSAGE_SELF, &u);
+  return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1e6 +
+         (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+}
+
+int cmp_u64(const void *a, const void *b) {
+  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return (x > y) - (x < y);
 }

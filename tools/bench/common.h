@@ -48,6 +48,12 @@ static inline uint64_t clock_ns(clockid_t id) {
   return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
+/* User and system time of all threads of this process, us. */
+double cpu_us(void);
+
+/* Order of two uint64_t, for qsort(). */
+int cmp_u64(const void *a, const void *b);
+
 /* realloc() that ends the program with exit code 1 when there is no memory. */
 void *must_realloc(void *p, size_t size);
 

@@ -8,7 +8,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -50,25 +49,25 @@ bool handoff_pinned(const struct handoff_load *l) {
   return l->clients == 1 && l->shards * l->threads == 1;
 }
 
-static void pin(pthread_t t, int nth) {
-  cpu_set_t all, one;
-  if (sched_getaffinity(0, sizeof all, &all) != 0)
-    return;
-  CPU_ZERO(&one);
-  for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
-    if (CPU_ISSET(cpu, &all) && nth-- == 0)
-      CPU_SET(cpu, &one);
-  if (CPU_COUNT(&one))
-    pthread_setaffinity_np(t, sizeof one, &one);
-}
-
-static int first_cpu(int nth) {
+/* The nth processor that this process may use; the first, if there are not so many. */
+static int nth_cpu(int nth) {
   cpu_set_t all;
+  int first = -1;
   if (sched_getaffinity(0, sizeof all, &all) == 0)
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
-      if (CPU_ISSET(cpu, &all) && nth-- == 0)
-        return cpu;
-  return 0;
+      if (CPU_ISSET(cpu, &all)) {
+        first = first < 0 ? cpu : first;
+        if (nth-- == 0)
+          return cpu;
+      }
+  return first < 0 ? 0 : first;
+}
+
+static void pin(pthread_t t, int nth) {
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(nth_cpu(nth), &one);
+  pthread_setaffinity_np(t, sizeof one, &one);
 }
 
 /* ---------------------------------------------------------------------------------------------- */
@@ -145,7 +144,7 @@ static void *futex_main(void *arg) {
 
 static int queue_open(struct bench *b, struct fail *f) {
   const struct handoff_load *l = b->l;
-  int cpus[1] = {first_cpu(1)};
+  int cpus[1] = {nth_cpu(1)};
   struct pglog_error e;
   struct opq_config c = {.kind = b->what == HANDOFF_INLINE ? OPQ_FAST : b->what,
                          .inline_run = b->what == HANDOFF_INLINE,
@@ -164,18 +163,6 @@ static int queue_open(struct bench *b, struct fail *f) {
   for (uint64_t i = 0; i < l->ops; i++)
     b->ops[i].op.pg = &b->pgs[(i * 2654435761u >> 7) % n];
   return 0;
-}
-
-static double cpu_us(void) {
-  struct rusage u;
-  getrusage(RUSAGE_SELF, &u);
-  return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1e6 +
-         (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
-}
-
-static int cmp_u64(const void *a, const void *b) {
-  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-  return (x > y) - (x < y);
 }
 
 static void latencies(const struct bench *b, double *m) {

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -103,13 +103,6 @@ static void reset_peak_rss(void) {
   fclose(out);
 }
 
-static double cpu_us(void) {
-  struct rusage u;
-  getrusage(RUSAGE_SELF, &u);
-  return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1e6 +
-         (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
-}
-
 struct reading {
   uint64_t ns;
   double cpu;
@@ -137,7 +130,7 @@ struct run {
   uint64_t paused_cpu_ns;
   uint64_t next_progress;
   uint64_t rss_base;
-  int token, report; /* pipes: our turn from the parent; what we say to it. -1: no turns */
+  int parent; /* socket: our turn comes from it, and what we say goes to it */
   uint64_t in_turn;  /* groups of this turn */
 };
 
@@ -238,18 +231,18 @@ enum { SAYS_NEXT = 'n', SAYS_RESULT = 'r' };
 
 static void await_turn(const struct run *r) {
   char c;
-  if (read(r->token, &c, 1) != 1)
+  if (recv(r->parent, &c, 1, 0) != 1)
     _exit(1); /* the parent is gone */
 }
 
 /* At the end of a group: let the others have their turn. */
 static void take_turns(struct run *r) {
   char c = SAYS_NEXT;
-  if (r->token < 0 || !r->plan->turn || ++r->in_turn < r->plan->turn)
+  if (!r->plan->turn || ++r->in_turn < r->plan->turn)
     return;
   uint64_t ns = clock_ns(CLOCK_MONOTONIC);
   r->in_turn = 0;
-  if (write(r->report, &c, 1) != 1)
+  if (send(r->parent, &c, 1, MSG_NOSIGNAL) != 1)
     _exit(1);
   await_turn(r);
   r->paused_ns += clock_ns(CLOCK_MONOTONIC) - ns;
@@ -306,11 +299,6 @@ static int load_before(struct run *r, struct fail *f) {
   if (write_batch(r, true, f) != 0 || r->mode->engine->flush(&r->db, f) != 0)
     return -1;
   return rocksdb_wait_idle(&r->db, f);
-}
-
-static int cmp_u64(const void *a, const void *b) {
-  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-  return (x > y) - (x < y);
 }
 
 /* The value that a share `q` of the groups does not exceed, us. */
@@ -461,41 +449,42 @@ typedef int (*run_fn)(struct run *r, struct result *out, struct fail *f);
 /* A child that runs, as its parent sees it. */
 struct child {
   pid_t pid;
-  int token, report;
+  int socket;
   bool done;
 };
 
 /* Run `fn` in a child, which waits for its first turn. It ends without cleaning up. */
 static int child_start(struct child *c, run_fn fn, struct run *r, struct result *out) {
-  int token[2], report[2];
+  int ends[2];
   memset(out, 0, sizeof(*out));
   *c = (struct child){.pid = -1, .done = true};
-  if (pipe2(token, O_CLOEXEC) != 0 || pipe2(report, O_CLOEXEC) != 0)
-    return snprintf(out->text, sizeof(out->text), "pipe: %s", strerror(errno)), -1;
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+    return snprintf(out->text, sizeof(out->text), "socketpair: %s", strerror(errno)), -1;
   fflush(NULL);
   pid_t pid = fork();
   if (pid == 0) {
     struct fail f = {""};
-    /* Other children hold our parent's ends of the pipes too: it could go unnoticed. */
+    /* Other children hold our parent's end too: that it is gone could go unnoticed. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    close(token[1]);
+    close(ends[0]);
     run_init(r, r->mode, r->plan, r->dir, r->label);
-    r->token = token[0];
-    r->report = report[1];
+    r->parent = ends[1];
     await_turn(r);
     out->ok = fn(r, out, &f) == 0;
     progress(r, 0, 0, true);
     memcpy(out->text, f.text, sizeof(out->text));
     char says = SAYS_RESULT;
-    bool said = write(r->report, &says, 1) == 1 &&
-                write(r->report, out, sizeof(*out)) == (ssize_t)sizeof(*out);
+    bool said = send(r->parent, &says, 1, MSG_NOSIGNAL) == 1 &&
+                send(r->parent, out, sizeof(*out), MSG_NOSIGNAL) == (ssize_t)sizeof(*out);
     _exit(said ? 0 : 1);
   }
-  close(token[0]);
-  close(report[1]);
-  if (pid < 0)
-    return snprintf(out->text, sizeof(out->text), "fork: %s", strerror(errno)), -1;
-  *c = (struct child){.pid = pid, .token = token[1], .report = report[0]};
+  close(ends[1]);
+  if (pid < 0) {
+    snprintf(out->text, sizeof(out->text), "fork: %s", strerror(errno));
+    close(ends[0]);
+    return -1;
+  }
+  *c = (struct child){.pid = pid, .socket = ends[0]};
   return 0;
 }
 
@@ -503,9 +492,8 @@ static int child_start(struct child *c, run_fn fn, struct run *r, struct result 
 static void child_end(struct child *c, bool whole, struct result *out) {
   struct result got = {.ok = false};
   int status = 0;
-  whole = whole && read(c->report, &got, sizeof(got)) == (ssize_t)sizeof(got);
-  close(c->token);
-  close(c->report);
+  whole = whole && recv(c->socket, &got, sizeof(got), MSG_WAITALL) == (ssize_t)sizeof(got);
+  close(c->socket);
   waitpid(c->pid, &status, 0);
   c->done = true;
   if (whole)
@@ -519,7 +507,8 @@ static void child_end(struct child *c, bool whole, struct result *out) {
 /* Let it have one turn. */
 static void child_turn(struct child *c, struct result *out) {
   char says = 0;
-  bool heard = write(c->token, "t", 1) == 1 && read(c->report, &says, 1) == 1;
+  /* It may have ended in another's turn: no signal for us then. */
+  bool heard = send(c->socket, "t", 1, MSG_NOSIGNAL) == 1 && recv(c->socket, &says, 1, 0) == 1;
   if (!heard || says == SAYS_RESULT)
     child_end(c, heard, out);
 }
