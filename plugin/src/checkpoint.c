@@ -4,25 +4,25 @@
  * leaves, publish, free, delete WALs; and the thread that does it.
  *
  * What a crash leaves, step by step: before the superblock is written, the old one is valid and its
- * blocks are untouched (new blocks came from free space only). After it, the new one is; the WALs that
- * it no longer needs are still there and are deleted by this process or handed over again by RocksDB
- * at the next open. The superblock never names a position or a WAL that is not on disk, because the WAL
- * and its directory are synced before it is written.
+ * blocks are untouched (new blocks came from free space only). After it, the new one is; the WALs
+ * that it no longer needs are still there and are deleted by this process or handed over again by
+ * RocksDB at the next open. The superblock never names a position or a WAL that is not on disk,
+ * because the WAL and its directory are synced before it is written.
  */
 #include <stdio.h>
 #include <time.h>
 
 #include "store_internal.h"
 
-#define RETRY_MS 1000 /* after a failed check point */
+#define RETRY_MS 1000   /* after a failed check point */
 #define RESERVE_PART 8u /* of the arena, for check points that trim */
 
 /* A check point in progress. */
 struct ckpt {
   struct build build;
-  struct layer *copies;   /* of all frozen layers */
-  uint64_t ord;           /* ordinal of the last blob in it */
-  struct super super;     /* the next superblock */
+  struct layer *copies; /* of all frozen layers */
+  uint64_t ord;         /* ordinal of the last blob in it */
+  struct super super;   /* the next superblock */
 };
 
 void checkpoint_want(struct store *s) {
@@ -156,8 +156,9 @@ static int freeze(struct store *s, struct ckpt *k, struct pglog_error *err) {
 /* ---------------------------------------------------------------------------------------------- */
 /* WAL                                                                                            */
 
-/* I4: the newest WAL that holds anything is synced (older ones are, since creating it synced them), and
- * the directory if a WAL is new in it. What was appended before this call is durable afterwards. */
+/* I4: the newest WAL that holds anything is synced (older ones are, since creating it synced them),
+ * and the directory if a WAL is new in it. What was appended before this call is durable
+ * afterwards. */
 static int wal_sync(struct store *s, struct pglog_error *err) {
   uint64_t number = 0, size = 0;
   bool dir = false;
@@ -189,9 +190,9 @@ static int wal_sync(struct store *s, struct pglog_error *err) {
   return PGLOG_OK;
 }
 
-/* Move the position over WALs that hold nothing behind it, so that they need not be listed; then list
- * those that must exist. Only WALs that are durable, name and bytes, may be named; a probe, before
- * wal_sync(), takes all that will be. */
+/* Move the position over WALs that hold nothing behind it, so that they need not be listed; then
+ * list those that must exist. Only WALs that are durable, name and bytes, may be named; a probe,
+ * before wal_sync(), takes all that will be. */
 static void wal_position(struct store *s, struct super *n, bool probe) {
   pthread_mutex_lock(&s->queue_mutex);
   for (size_t i = 0; i < s->n_wals; i++) {
@@ -234,8 +235,7 @@ static void wal_remove(struct store *s) {
     if (s->config.ops.remove(s->config.ops.arg, number, &err) == PGLOG_OK)
       STAT_ADD(s, wals_removed, 1);
     else
-      store_log(s, 1, "WAL %06llu.log cannot be deleted: %s", (unsigned long long)number,
-                err.text);
+      store_log(s, 1, "WAL %06llu.log cannot be deleted: %s", (unsigned long long)number, err.text);
   }
 }
 
@@ -292,8 +292,8 @@ static uint64_t extents_blocks(const struct extents *x) {
   return n;
 }
 
-/* New blocks are written before the old ones are free, so a check point that trims needs room too: a
- * part of the arena is kept from those that take more than they give back. */
+/* New blocks are written before the old ones are free, so a check point that trims needs room too:
+ * a part of the arena is kept from those that take more than they give back. */
 static int keep_reserve(struct store *s, const struct ckpt *k, struct pglog_error *err) {
   struct arena_usage u;
   uint64_t taken = extents_blocks(&k->build.taken), back = extents_blocks(&k->build.replaced);
@@ -305,7 +305,8 @@ static int keep_reserve(struct store *s, const struct ckpt *k, struct pglog_erro
                    "arena %s is full: %llu bytes would be in use; the limit is %llu, arena_max (or "
                    "the device's size) of %llu less 1/%u that is kept for trimming",
                    s->config.options.io ? "(caller's storage)" : s->config.options.arena,
-                   (unsigned long long)after * PGLOG_BLOCK, (unsigned long long)usable * PGLOG_BLOCK,
+                   (unsigned long long)after * PGLOG_BLOCK,
+                   (unsigned long long)usable * PGLOG_BLOCK,
                    (unsigned long long)u.max_blocks * PGLOG_BLOCK, RESERVE_PART);
 }
 
@@ -401,8 +402,9 @@ static int ckpt_steps(struct store *s, struct ckpt *k, bool *skipped, struct pgl
   return rc;
 }
 
-/* A failed publication costs its blocks until the next open. So that a superblock that cannot be written
- * does not eat up the arena, the published state is published once more first, which takes none. */
+/* A failed publication costs its blocks until the next open. So that a superblock that cannot be
+ * written does not eat up the arena, the published state is published once more first, which takes
+ * none. */
 static int retry_publication(struct store *s, struct pglog_error *err) {
   struct super again = s->super;
   if (!s->publish_failed)
@@ -424,7 +426,8 @@ static int retry_publication(struct store *s, struct pglog_error *err) {
 static int check_index(struct store *s, struct pglog_error *err) {
   for (size_t i = 0; s->index->damaged && i < s->index->n; i++)
     if (s->index->node[i]->damaged)
-      return error_set(err, PGLOG_ECORRUPT, "check points have stopped, a table block is damaged: %s",
+      return error_set(err, PGLOG_ECORRUPT,
+                       "check points have stopped, a table block is damaged: %s",
                        s->index->node[i]->why);
   return PGLOG_OK;
 }
@@ -491,8 +494,8 @@ static void deadline(struct timespec *t, unsigned ms) {
   }
 }
 
-/* Sit out the pause after a failure, whoever asks: an attempt costs a sync, writes and a layer in every
- * PG that was touched since the one before. wake_mutex held. */
+/* Sit out the pause after a failure, whoever asks: an attempt costs a sync, writes and a layer in
+ * every PG that was touched since the one before. wake_mutex held. */
 static void retry_wait(struct store *s) {
   struct timespec t;
   deadline(&t, RETRY_MS);
@@ -586,9 +589,10 @@ int store_throttle(struct store *s, bool trims, struct pglog_error *err) {
   pthread_mutex_lock(&s->wake_mutex);
   struct pglog_error why = s->ckpt_error;
   pthread_mutex_unlock(&s->wake_mutex);
-  return error_set(err, PGLOG_EBUSY,
-                   "write refused: %llu bytes of pg log are staged, the limit is %llu (4 x memory=%llu)"
-                   " and check points do not catch up: %.400s",
-                   (unsigned long long)staged, (unsigned long long)(4 * budget),
-                   (unsigned long long)budget, why.code ? why.text : "one is running");
+  return error_set(
+      err, PGLOG_EBUSY,
+      "write refused: %llu bytes of pg log are staged, the limit is %llu (4 x memory=%llu)"
+      " and check points do not catch up: %.400s",
+      (unsigned long long)staged, (unsigned long long)(4 * budget), (unsigned long long)budget,
+      why.code ? why.text : "one is running");
 }

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ckpt_build.c - builds a check point's new leaves, table blocks and root from frozen layers and the
- * old index. Writes blocks only; publishing them is checkpoint.c's business.
+ * ckpt_build.c - builds a check point's new leaves, table blocks and root from frozen layers and
+ * the old index. Writes blocks only; publishing them is checkpoint.c's business.
  *
- * The key space is cut into zones: zone z is leaf z's first key up to the next leaf's first key (zone 0
- * begins before all keys). First pass: walk all changes once and mark the zones that they touch, and
- * how. Second pass: go through the touched zones in order; each is read (if marked so), merged with its
- * changes and fed to the packer; what lies between is kept as it is, by whole table blocks where
- * possible. A row of touched zones that ends in an under-filled leaf takes its neighbour in.
+ * The key space is cut into zones: zone z is leaf z's first key up to the next leaf's first key
+ * (zone 0 begins before all keys). First pass: walk all changes once and mark the zones that they
+ * touch, and how. Second pass: go through the touched zones in order; each is read (if marked so),
+ * merged with its changes and fed to the packer; what lies between is kept as it is, by whole table
+ * blocks where possible. A row of touched zones that ends in an under-filled leaf takes its
+ * neighbour in.
  */
 #include <stdio.h>
 
 #include "store_internal.h"
 
-#define WRITE_BLOCKS 64  /* blocks per write batch */
-#define READ_AHEAD 32    /* leaves per read batch */
-#define TABLE_MIN 48     /* leaves: a table block with fewer takes its neighbour in */
-#define PEND_FLUSH 4096  /* leaf references collected before tables are packed */
+#define WRITE_BLOCKS 64 /* blocks per write batch */
+#define READ_AHEAD 32   /* leaves per read batch */
+#define TABLE_MIN 48    /* leaves: a table block with fewer takes its neighbour in */
+#define PEND_FLUSH 4096 /* leaf references collected before tables are packed */
 
 enum touch {
   TOUCH_APPEND = 1, /* keys behind the leaf's last one are put */
@@ -36,7 +37,7 @@ struct changes {
   size_t pg;                /* present PG, b->n_pgs at the end */
   struct pgmap_cursor *cur; /* one per layer of the present PG */
   size_t n_cur, cap_cur;
-  struct buf key;           /* present store key */
+  struct buf key; /* present store key */
   struct slice value;
   bool deleted;
 };
@@ -45,12 +46,12 @@ struct work {
   struct build *b;
   struct store *s;
   struct changes ch;
-  uint64_t *base;           /* number of each node's first leaf; base[n]: leaves in all */
+  uint64_t *base; /* number of each node's first leaf; base[n]: leaves in all */
   struct zone *zone;
   size_t n_zones, cap_zones;
   struct leaf_packer *packer;
   bool any_masks;
-  struct buf last_pg;       /* PG id of the last entry packed */
+  struct buf last_pg; /* PG id of the last entry packed */
   bool have_pg;
 
   /* write batch */
@@ -67,17 +68,17 @@ struct work {
   /* output */
   struct node **out;
   size_t n_out, cap_out;
-  struct leafref *pend;     /* leaves not in a node yet; new keys live in `keys` */
+  struct leafref *pend; /* leaves not in a node yet; new keys live in `keys` */
   size_t n_pend, cap_pend;
   struct key_mem {
     struct key_mem *next;
     size_t used;
     uint8_t data[65536];
-  } *keys;
+  } * keys;
   uint8_t *reused;          /* per old node: is part of the new index */
   struct leafref *table_in; /* leaves of the table packer's run */
   size_t table_at;
-  uint8_t *root_bytes;      /* root blocks, collected */
+  uint8_t *root_bytes; /* root blocks, collected */
   size_t n_root, cap_root;
 };
 
@@ -125,9 +126,9 @@ static int changes_pick(struct changes *c) {
   c->value = best->value;
   c->deleted = best->deleted;
   if (c->n_cur > 1 || c->b->global)
-    c->deleted = layers_get(pg->layers, c->b->global, slice_make(c->key.data, c->key.size),
-                            best->key, c->b->old->generation, UINT64_MAX,
-                            &c->value) != STAGED_VALUE;
+    c->deleted =
+        layers_get(pg->layers, c->b->global, slice_make(c->key.data, c->key.size), best->key,
+                   c->b->old->generation, UINT64_MAX, &c->value) != STAGED_VALUE;
   return 1;
 }
 
@@ -153,7 +154,9 @@ static int changes_first(struct changes *c, struct pglog_error *err) {
   return changes_settle(c, err);
 }
 
-static bool changes_valid(const struct changes *c) { return c->pg < c->b->n_pgs; }
+static bool changes_valid(const struct changes *c) {
+  return c->pg < c->b->n_pgs;
+}
 static struct slice changes_key(const struct changes *c) {
   return slice_make(c->key.data, c->key.size);
 }
@@ -394,7 +397,8 @@ static int emit_leaf(void *arg, struct leaf_block *lb, struct pglog_error *err) 
   return PGLOG_OK;
 }
 
-static int replace_overflow(struct work *w, const struct leaf_overflow *o, struct pglog_error *err) {
+static int replace_overflow(struct work *w, const struct leaf_overflow *o,
+                            struct pglog_error *err) {
   return extents_add(&w->b->replaced, o->block, o->blocks) ? nomem(err) : PGLOG_OK;
 }
 
@@ -432,8 +436,7 @@ static int write_overflow(struct work *w, struct slice value, struct leaf_overfl
     rc = take_blocks(w, ref->blocks, &ref->block, err);
   if (rc == PGLOG_OK) {
     for (uint32_t i = 0; i < ref->blocks; i++)
-      leaf_seal(bytes + (size_t)i * PGLOG_BLOCK, ref->block + i, w->b->generation,
-                w->s->arena_id);
+      leaf_seal(bytes + (size_t)i * PGLOG_BLOCK, ref->block + i, w->b->generation, w->s->arena_id);
     struct arena_io io = {.block = ref->block, .n = ref->blocks, .bytes = bytes};
     rc = arena_write(w->s->arena, &io, 1, err);
     STAT_ADD(w->s, overflow_written, ref->blocks);
@@ -601,8 +604,8 @@ static int pend_flush(struct work *w, struct pglog_error *err) {
   return rc == PGLOG_ENOMEM ? nomem(err) : rc;
 }
 
-/* Keep the old leaves [a, b): whole nodes as they are, unless pending leaves are too few for a table
- * block of their own. */
+/* Keep the old leaves [a, b): whole nodes as they are, unless pending leaves are too few for a
+ * table block of their own. */
 static int keep_leaves(struct work *w, uint64_t a, uint64_t b, struct pglog_error *err) {
   const struct index *ix = w->b->old;
   size_t lo = 0, hi = ix->n; /* node of leaf a: last one with base <= a */
@@ -651,7 +654,9 @@ static struct leafpos leaf_pos(const struct work *w, uint64_t leaf) {
   return (struct leafpos){lo, (uint32_t)(leaf - w->base[lo])};
 }
 
-static uint64_t n_leaves(const struct work *w) { return w->base[w->b->old->n]; }
+static uint64_t n_leaves(const struct work *w) {
+  return w->base[w->b->old->n];
+}
 
 /* An untouched leaf joins the run. */
 static int absorb(struct work *w, uint64_t leaf, struct pglog_error *err) {
@@ -667,7 +672,8 @@ static int absorb(struct work *w, uint64_t leaf, struct pglog_error *err) {
   return rc == PGLOG_OK ? replace_leaf(w, r, false, err) : rc;
 }
 
-/* End a run before leaf *next: while what is pending and the next leaf fit one block, take it in. */
+/* End a run before leaf *next: while what is pending and the next leaf fit one block, take it in.
+ */
 static int end_run(struct work *w, uint64_t *next, uint64_t limit, struct pglog_error *err) {
   for (int i = 0; i < 4 && *next < limit; i++) {
     size_t pending = leaf_packer_estimate(w->packer);
@@ -777,8 +783,7 @@ static int write_root(struct work *w, struct index *ix, struct pglog_error *err)
   for (size_t i = 0; i < w->n_root; i++)
     leaf_seal(w->root_bytes + i * PGLOG_BLOCK, ix->root_block + (uint32_t)i, w->b->generation,
               w->s->arena_id);
-  struct arena_io io = {
-      .block = ix->root_block, .n = ix->root_blocks, .bytes = w->root_bytes};
+  struct arena_io io = {.block = ix->root_block, .n = ix->root_blocks, .bytes = w->root_bytes};
   STAT_ADD(w->s, root_blocks, ix->root_blocks);
   return arena_write(w->s->arena, &io, 1, err);
 }

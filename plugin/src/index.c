@@ -276,8 +276,8 @@ static int load_root_block(struct arena *a, const struct super *s, struct leaf_c
   return rc;
 }
 
-int index_load(struct arena *a, const struct super *s, struct leaf_codec *codec,
-               struct index **out, struct pglog_error *err) {
+int index_load(struct arena *a, const struct super *s, struct leaf_codec *codec, struct index **out,
+               struct pglog_error *err) {
   struct index *ix = index_new();
   uint8_t *bytes = io_alloc(1);
   int rc = ix && bytes ? PGLOG_OK : error_set(err, PGLOG_ENOMEM, "out of memory");
@@ -310,7 +310,8 @@ int index_load(struct arena *a, const struct super *s, struct leaf_codec *codec,
 /* Places                                                                                         */
 
 bool index_find(const struct index *ix, struct slice key, struct leafpos *pos) {
-  size_t lo = 0, hi = ix->n; /* nodes before lo begin at or before key; hi and later begin after it */
+  size_t lo = 0,
+         hi = ix->n; /* nodes before lo begin at or before key; hi and later begin after it */
   while (lo < hi) {
     size_t mid = lo + (hi - lo) / 2;
     if (slice_cmp(ix->node[mid]->first, key) <= 0)

@@ -30,8 +30,7 @@ void codec_put(struct store *s, struct leaf_codec *c) {
 }
 
 /* I7: damage is reported for the PG (or the few small PGs) whose keys the block holds. */
-void error_add_pg(struct store *s, struct slice first, struct slice last,
-                  struct pglog_error *err) {
+void error_add_pg(struct store *s, struct slice first, struct slice last, struct pglog_error *err) {
   if (!err)
     return;
   char a[140], b[140];
@@ -52,8 +51,7 @@ int leaf_open(struct store *s, struct leaf_codec *c, const struct leafref *r, co
     rc = leaf_decode(c, bytes, out, err);
   if (rc == PGLOG_OK && (out->n != r->entries || !slice_eq(out->e[0].key, r->first) ||
                          !slice_eq(out->e[out->n - 1].key, r->last))) {
-    rc = error_set(err, PGLOG_ECORRUPT, "block %u is not the leaf that the table names",
-                   r->block);
+    rc = error_set(err, PGLOG_ECORRUPT, "block %u is not the leaf that the table names", r->block);
     leaf_free(out);
   }
   if (rc != PGLOG_OK)
@@ -156,8 +154,8 @@ static int copy_out(struct slice v, uint8_t **value, size_t *size, struct pglog_
   return PGLOG_OK;
 }
 
-static int get_from_leaf(struct store *s, const struct index *ix, struct slice key,
-                         uint8_t **value, size_t *size, struct pglog_error *err) {
+static int get_from_leaf(struct store *s, const struct index *ix, struct slice key, uint8_t **value,
+                         size_t *size, struct pglog_error *err) {
   struct leafpos pos;
   if (!index_find(ix, key, &pos))
     return PGLOG_ENOTFOUND;
