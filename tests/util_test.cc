@@ -38,6 +38,36 @@ TEST(Crc32c, KnownVectors) {
   EXPECT_EQ(crc32c(0, b.data(), 32), 0x113fdb5cu);
 }
 
+// Ids as PGs have them, many of which differ in their last byte only, spread over few buckets.
+TEST(SliceHash, SpreadsPgIds) {
+  const uint32_t kIds = 4096, kBuckets = 4096;
+  for (int kind = 0; kind < 4; kind++) {
+    std::vector<uint32_t> n(kBuckets);
+    std::set<uint64_t> all;
+    for (uint32_t i = 0; i < kIds; i++) {
+      std::string id(8, '\0');
+      char text[24];
+      if (kind == 0)
+        id = {0, 0, 0, 0, 0, 8, (char)(i >> 8), (char)i};
+      else if (kind == 1)
+        put_le64(reinterpret_cast<uint8_t *>(&id[0]), i);
+      else if (snprintf(text, sizeof text, kind == 2 ? "1.%x" : "%04u.ffffffffffff", i) > 0)
+        id = text;
+      uint64_t h = slice_hash(S(id));
+      all.insert(h);
+      n[h % kBuckets]++;
+    }
+    EXPECT_EQ(kIds, all.size()) << kind;
+    uint32_t most = 0, empty = 0;
+    for (uint32_t c : n) {
+      most = std::max(most, c);
+      empty += c == 0;
+    }
+    EXPECT_LE(most, 9u) << kind; // a random function has 6 or 7 at most, 37 % empty
+    EXPECT_LT(empty, kBuckets * 42 / 100) << kind;
+  }
+}
+
 static uint32_t CrcByBit(uint32_t crc, const uint8_t *p, size_t n) {
   crc = ~crc;
   for (size_t i = 0; i < n; i++) {

@@ -148,6 +148,10 @@ static int freeze(struct store *s, struct ckpt *k, struct pglog_error *err) {
     k->super.wal_offset = s->applied.offset;
     k->super.sequence = s->applied_seq;
     k->super.blobs = s->applied_ord;
+    pthread_mutex_lock(&s->queue_mutex);
+    if (s->segments_tail)
+      s->segments_tail->closed = true;
+    pthread_mutex_unlock(&s->queue_mutex);
   }
   pthread_mutex_unlock(&s->mutex);
   return rc;
@@ -299,7 +303,9 @@ static int keep_reserve(struct store *s, const struct ckpt *k, struct pglog_erro
   uint64_t taken = extents_blocks(&k->build.taken), back = extents_blocks(&k->build.replaced);
   arena_usage(s->arena, &u);
   uint64_t usable = u.max_blocks - u.max_blocks / RESERVE_PART, after = u.used_blocks - back;
-  if (taken <= back || after <= usable)
+  /* Trims may keep a leaf that they take entries from, and change the tables only. */
+  bool trims = k->build.made->entries < k->build.old->entries;
+  if (taken <= back || trims || after <= usable)
     return PGLOG_OK;
   return error_set(err, PGLOG_EFULL,
                    "arena %s is full: %llu bytes would be in use; the limit is %llu, arena_max (or "
@@ -464,12 +470,28 @@ int checkpoint_run(struct store *s, struct pglog_error *err) {
   return rc;
 }
 
-int store_checkpoint(struct store *s, struct pglog_error *err) {
-  struct pglog_error local;
-  if (!err)
-    err = &local;
+/* Is there a reason for one? While a check point runs, what it is about to make room for, and the
+ * WALs that it will cover, ask for the next one. ckpt_mutex held. */
+static bool checkpoint_due(struct store *s) {
+  bool due = staged_bytes(s) > s->config.options.memory || store_check(s, NULL) != PGLOG_OK;
+  pthread_mutex_lock(&s->queue_mutex);
+  for (size_t i = 0; i < s->n_wals && !due; i++)
+    due = s->wals[i].released && s->wals[i].number >= s->super.wal;
+  pthread_mutex_unlock(&s->queue_mutex);
+  return due;
+}
+
+/* A check point; with `if_due` only if there is a reason, else just the WALs that the last one
+ * covers go, and what no view needs any more. */
+static int checkpoint_attempt(struct store *s, bool if_due, struct pglog_error *err) {
+  int rc = PGLOG_OK;
   pthread_mutex_lock(&s->ckpt_mutex);
-  int rc = s->started ? checkpoint_run(s, err) : PGLOG_OK;
+  if (s->started && (!if_due || checkpoint_due(s))) {
+    rc = checkpoint_run(s, err);
+  } else if (s->started) {
+    garbage_free(s);
+    wal_remove(s);
+  }
   pthread_mutex_unlock(&s->ckpt_mutex);
   pthread_mutex_lock(&s->wake_mutex);
   s->ckpt_error.code = PGLOG_OK;
@@ -479,6 +501,11 @@ int store_checkpoint(struct store *s, struct pglog_error *err) {
   pthread_cond_broadcast(&s->progress);
   pthread_mutex_unlock(&s->wake_mutex);
   return rc;
+}
+
+int store_checkpoint(struct store *s, struct pglog_error *err) {
+  struct pglog_error local;
+  return checkpoint_attempt(s, false, err ? err : &local);
 }
 
 /* ---------------------------------------------------------------------------------------------- */
@@ -518,7 +545,7 @@ static void *checkpoint_thread(void *arg) {
     s->wanted = false;
     pthread_mutex_unlock(&s->wake_mutex);
     struct pglog_error err = {.code = PGLOG_OK};
-    int rc = store_checkpoint(s, &err);
+    int rc = checkpoint_attempt(s, true, &err);
     if (rc != PGLOG_OK && rc != last)
       store_log(s, 1, "check point failed%s: %s",
                 rc == PGLOG_EPOISONED ? "" : ", will be tried again", err.text);

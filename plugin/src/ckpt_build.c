@@ -9,6 +9,9 @@
  * merged with its changes and fed to the packer; what lies between is kept as it is, by whole table
  * blocks where possible. A row of touched zones that ends in an under-filled leaf takes its
  * neighbour in.
+ *
+ * Where only the first entries of a leaf go, as trimming does, or its last ones change, the others
+ * stay where they are: the table says which entries of a block are in use.
  */
 #include <stdio.h>
 
@@ -18,6 +21,13 @@
 #define READ_AHEAD 32   /* leaves per read batch */
 #define TABLE_MIN 48    /* leaves: a table block with fewer takes its neighbour in */
 #define PEND_FLUSH 4096 /* leaf references collected before tables are packed */
+/* A leaf that is less full than FILL_MIN takes in what follows it; one that entries are appended to
+ * is left alone from FILL_LOW on. Lower bounds leave more blocks half empty, higher ones write
+ * entries again that have not changed. */
+#define FILL_MIN (LEAF_PAYLOAD / 4)
+#define FILL_LOW (LEAF_PAYLOAD / 2)
+#define FILL_TAIL (LEAF_PAYLOAD / 8) /* of a PG that has other leaves: not put with the next PG's \
+                                      */
 
 enum touch {
   TOUCH_APPEND = 1, /* keys behind the leaf's last one are put */
@@ -37,7 +47,8 @@ struct changes {
   size_t pg;                /* present PG, b->n_pgs at the end */
   struct pgmap_cursor *cur; /* one per layer of the present PG */
   size_t n_cur, cap_cur;
-  struct buf key; /* present store key */
+  struct buf key; /* present store key: the PG's id, and the name */
+  bool keys_only; /* values will not be looked at */
   struct slice value;
   bool deleted;
 };
@@ -99,13 +110,17 @@ static int nomem(struct pglog_error *err) {
 static int changes_enter(struct changes *c) {
   const struct frozen_pg *pg = &c->b->pg[c->pg];
   c->n_cur = 0;
+  c->key.size = 0;
+  if (buf_append(&c->key, pg->id.data, pg->id.size) != 0)
+    return PGLOG_ENOMEM;
   for (const struct layer *l = pg->layers; l && l->generation > c->b->old->generation;
        l = l->older) {
     if (array_room(&c->cur, c->n_cur, &c->cap_cur, sizeof *c->cur, 4) != 0)
       return PGLOG_ENOMEM;
-    pgmap_cursor_init(&c->cur[c->n_cur], l->map, UINT64_MAX);
-    pgmap_cursor_first(&c->cur[c->n_cur]);
-    c->n_cur++;
+    struct pgmap_cursor *cur = &c->cur[c->n_cur++];
+    pgmap_cursor_init(cur, l->map, UINT64_MAX);
+    cur->keys_only = c->keys_only;
+    pgmap_cursor_first(cur);
   }
   return PGLOG_OK;
 }
@@ -119,9 +134,8 @@ static int changes_pick(struct changes *c) {
   if (!best)
     return 0;
   const struct frozen_pg *pg = &c->b->pg[c->pg];
-  c->key.size = 0;
-  if (buf_append(&c->key, pg->id.data, pg->id.size) != 0 ||
-      buf_append(&c->key, best->key.data, best->key.size) != 0)
+  c->key.size = pg->id.size;
+  if (buf_append(&c->key, best->key.data, best->key.size) != 0)
     return PGLOG_ENOMEM;
   c->value = best->value;
   c->deleted = best->deleted;
@@ -170,6 +184,27 @@ static int changes_next(struct changes *c, struct pglog_error *err) {
   return changes_settle(c, err);
 }
 
+/* Move forward to the first change at or behind `key`. */
+static int changes_seek(struct changes *c, struct slice key, struct pglog_error *err) {
+  const struct frozen_pg *pg = NULL;
+  bool entered = true;
+  for (; changes_valid(c); c->pg++, entered = false) {
+    pg = &c->b->pg[c->pg];
+    struct slice head = slice_make(key.data, key.size < pg->id.size ? key.size : pg->id.size);
+    if (slice_cmp(pg->id, head) >= 0)
+      break; /* no earlier PG has keys that are not before `key` */
+  }
+  if (!changes_valid(c))
+    return PGLOG_OK;
+  if (!entered && changes_enter(c) != PGLOG_OK)
+    return nomem(err);
+  size_t n = pg->id.size;
+  if (key.size >= n && memcmp(key.data, pg->id.data, n) == 0)
+    for (size_t i = 0; i < c->n_cur; i++)
+      pgmap_cursor_seek(&c->cur[i], slice_make(key.data + n, key.size - n));
+  return changes_settle(c, err);
+}
+
 /* ---------------------------------------------------------------------------------------------- */
 /* First pass: which zones are touched                                                            */
 
@@ -200,20 +235,27 @@ static void zone_find(const struct work *w, struct slice key, struct leafpos *po
     *pos = (struct leafpos){0, 0};
 }
 
+/* One look for each zone: what comes after it does not matter once the kind of touch is known. */
 static int touch_by_keys(struct work *w, struct pglog_error *err) {
   struct leafpos pos = {0, 0};
+  w->ch.keys_only = true;
   int rc = changes_first(&w->ch, err);
-  for (; rc == PGLOG_OK && changes_valid(&w->ch); rc = changes_next(&w->ch, err)) {
+  while (rc == PGLOG_OK && changes_valid(&w->ch)) {
     struct slice key = changes_key(&w->ch);
     zone_find(w, key, &pos);
     const struct leafref *r = index_leaf(w->b->old, pos);
-    bool within = slice_cmp(key, r->first) >= 0 && slice_cmp(key, r->last) <= 0;
-    if (w->ch.deleted && !within)
-      continue; /* the delete of a key that is not there */
-    /* Before the very first leaf: the new entries go in front of it, so it is merged with them. */
-    bool front = slice_cmp(key, r->first) < 0;
-    if (zone_touch(w, pos, within || front ? TOUCH_READ : TOUCH_APPEND) != PGLOG_OK)
+    bool behind = slice_cmp(key, r->last) > 0;
+    if (behind && w->ch.deleted) { /* the delete of a key that is not there */
+      rc = changes_next(&w->ch, err);
+      continue;
+    }
+    /* Before the very first leaf, too: the new entries go in front of it, so it is merged with
+     * them. */
+    if (zone_touch(w, pos, behind ? TOUCH_APPEND : TOUCH_READ) != PGLOG_OK)
       return nomem(err);
+    if (!index_next(w->b->old, &pos))
+      break;
+    rc = changes_seek(&w->ch, index_leaf(w->b->old, pos)->first, err);
   }
   return rc;
 }
@@ -275,6 +317,10 @@ static int touch_by_layer(struct work *w, const struct layer *l, struct slice id
   return rc;
 }
 
+static size_t ref_fill(const struct leafref *r) {
+  return leaf_fill(r->stored, r->entries);
+}
+
 static int zone_cmp(const void *a, const void *b) {
   uint64_t x = ((const struct zone *)a)->leaf, y = ((const struct zone *)b)->leaf;
   return (x > y) - (x < y);
@@ -304,8 +350,7 @@ static int touch_all(struct work *w, struct pglog_error *err) {
   w->n_zones = n + 1;
   /* An under-filled leaf takes the entries that follow it. */
   for (size_t i = 0; i < w->n_zones; i++)
-    if (w->zone[i].touch == TOUCH_APPEND &&
-        index_leaf(b->old, w->zone[i].pos)->stored < LEAF_PAYLOAD * 3 / 4)
+    if (w->zone[i].touch == TOUCH_APPEND && ref_fill(index_leaf(b->old, w->zone[i].pos)) < FILL_LOW)
       w->zone[i].touch |= TOUCH_READ;
   return PGLOG_OK;
 }
@@ -381,7 +426,7 @@ static int emit_leaf(void *arg, struct leaf_block *lb, struct pglog_error *err) 
                       .last = lb->last,
                       .generation = w->b->generation,
                       .entries = lb->entries,
-                      .stored = lb->stored,
+                      .stored = lb->share,
                       .overflows = lb->overflows};
   for (uint32_t i = 0; i < lb->overflows; i++) {
     r.overflow[i].block = lb->overflow[i].block;
@@ -414,10 +459,35 @@ static int replace_leaf(struct work *w, const struct leafref *r, bool with_overf
 /* ---------------------------------------------------------------------------------------------- */
 /* Entries into the packer                                                                        */
 
+static struct slice pg_of(const struct work *w, struct slice key) {
+  return slice_make(key.data, rule_pgid_len(&w->s->rule, key));
+}
+
+/* Is `key` in the PG of the last entry packed? */
+static bool same_pg(const struct work *w, struct slice key) {
+  return w->have_pg && slice_eq(pg_of(w, key), slice_make(w->last_pg.data, w->last_pg.size));
+}
+
+/* Does a leaf before the pending entries begin in their PG? Then its end may be one of a block:
+ * apart from the next PG's begin, which trims rewrite, what is appended here is written less often.
+ */
+static bool pg_is_apart(const struct work *w) {
+  const struct leafref *r = NULL;
+  if (w->n_pend)
+    r = &w->pend[w->n_pend - 1];
+  else if (w->n_out && w->out[w->n_out - 1]->n)
+    r = &w->out[w->n_out - 1]->leaf[w->out[w->n_out - 1]->n - 1];
+  return r && same_pg(w, r->first) && leaf_packer_fill(w->packer) >= FILL_TAIL;
+}
+
+static int pg_end(struct work *w, struct pglog_error *err) {
+  return pg_is_apart(w) ? leaf_packer_flush(w->packer, err) : leaf_packer_boundary(w->packer, err);
+}
+
 static int pack(struct work *w, const struct leaf_entry *e, struct pglog_error *err) {
-  struct slice id = slice_make(e->key.data, rule_pgid_len(&w->s->rule, e->key));
-  if (!w->have_pg || !slice_eq(id, slice_make(w->last_pg.data, w->last_pg.size))) {
-    int rc = w->have_pg ? leaf_packer_boundary(w->packer, err) : PGLOG_OK;
+  if (!same_pg(w, e->key)) {
+    struct slice id = pg_of(w, e->key);
+    int rc = w->have_pg ? pg_end(w, err) : PGLOG_OK;
     if (rc != PGLOG_OK)
       return rc;
     w->last_pg.size = 0;
@@ -549,11 +619,121 @@ static int zone_leaf(struct work *w, size_t at, struct leaf *out, struct pglog_e
   return rc;
 }
 
-static int merge_leaf(struct work *w, struct leaf *leaf, struct pglog_error *err) {
+/* Bytes of entries [from, end), as a measure of their part of the payload. */
+static size_t part_bytes(const struct leaf *leaf, uint32_t from, uint32_t end) {
+  size_t n = 0;
+  for (uint32_t i = from; i < end; i++)
+    n += leaf->e[i].key.size + leaf->e[i].value.size + 1;
+  return n;
+}
+
+/* About what they take of it. */
+static uint32_t part_stored(const struct leafref *r, const struct leaf *leaf, uint32_t from,
+                            uint32_t end) {
+  size_t part = (size_t)r->stored * part_bytes(leaf, from, end) / part_bytes(leaf, 0, leaf->n);
+  return part ? (uint32_t)part : 1;
+}
+
+/* May the pending entries be a leaf of their own, and the next one begin with `next`? */
+static bool may_end(const struct work *w, struct slice next) {
+  size_t pending = leaf_packer_fill(w->packer);
+  return !pending || pending >= FILL_MIN || (!same_pg(w, next) && pg_is_apart(w));
+}
+
+/* Pass over deletes of keys before `key`: the leaf does not have them. */
+static int skip_deletes(struct work *w, struct slice key, struct pglog_error *err) {
   int rc = PGLOG_OK;
-  for (uint32_t i = 0; i < leaf->n && rc == PGLOG_OK; i++)
+  while (rc == PGLOG_OK && changes_valid(&w->ch) && w->ch.deleted &&
+         slice_cmp(changes_key(&w->ch), key) < 0)
+    rc = changes_next(&w->ch, err);
+  return rc;
+}
+
+/* Drop entries of the leaf, up to the first one that stays or at or before which one is put: *at.
+ */
+static int trim_leaf(struct work *w, const struct leaf *leaf, uint32_t *at,
+                     struct pglog_error *err) {
+  int rc = PGLOG_OK;
+  for (*at = 0; rc == PGLOG_OK && *at < leaf->n; ++*at) {
+    const struct leaf_entry *e = &leaf->e[*at];
+    rc = skip_deletes(w, e->key, err);
+    int c = changes_valid(&w->ch) ? slice_cmp(changes_key(&w->ch), e->key) : 1;
+    bool put = c <= 0 && !w->ch.deleted, deleted = c == 0 && w->ch.deleted;
+    if (rc != PGLOG_OK || put || (!deleted && !masked(w, e->key)))
+      break;
+    if (e->is_overflow)
+      rc = replace_overflow(w, &e->overflow, err);
+    if (deleted && rc == PGLOG_OK)
+      rc = changes_next(&w->ch, err);
+  }
+  return rc;
+}
+
+/* The end of the entries from `from` on in which nothing changes. */
+static int same_until(struct work *w, const struct leaf *leaf, uint32_t from, uint32_t *end,
+                      struct pglog_error *err) {
+  int rc = PGLOG_OK;
+  for (*end = leaf->n; rc == PGLOG_OK && changes_valid(&w->ch);) {
+    *end = leaf_lower_bound(leaf, changes_key(&w->ch));
+    if (*end == leaf->n || !w->ch.deleted || slice_eq(leaf->e[*end].key, changes_key(&w->ch)))
+      break;
+    rc = skip_deletes(w, leaf->e[*end].key, err);
+    *end = leaf->n;
+  }
+  for (uint32_t i = from; w->any_masks && i < *end; i++)
+    if (masked(w, leaf->e[i].key))
+      *end = i;
+  return rc;
+}
+
+/* Are entries [from, end) of a leaf worth a block? More so if others follow them in `next`, which
+ * would be in the same block otherwise. */
+static bool worth_keeping(const struct work *w, const struct leafref *r, const struct leaf *leaf,
+                          uint32_t from, uint32_t end, struct slice next) {
+  if (end == from)
+    return false;
+  bool more = end < leaf->n || (changes_valid(&w->ch) && !w->ch.deleted &&
+                                (!next.data || slice_cmp(changes_key(&w->ch), next) < 0));
+  return leaf_fill(part_stored(r, leaf, from, end), end - from) >= (more ? FILL_LOW : FILL_MIN);
+}
+
+/* Keep entries [from, end) of a leaf where they are. */
+static int keep_part(struct work *w, const struct leafref *old, const struct leaf *leaf,
+                     uint32_t from, uint32_t end, struct pglog_error *err) {
+  struct leafref r = *old;
+  r.first = leaf->e[from].key;
+  r.last = leaf->e[end - 1].key;
+  r.skip += from;
+  r.entries = end - from;
+  r.stored = part_stored(old, leaf, from, end);
+  r.overflows = 0;
+  for (uint32_t i = from; i < end; i++)
+    if (leaf->e[i].is_overflow) {
+      r.overflow[r.overflows].block = leaf->e[i].overflow.block;
+      r.overflow[r.overflows++].blocks = leaf->e[i].overflow.blocks;
+    }
+  int rc = leaf_packer_flush(w->packer, err);
+  w->have_pg = false;
+  if (rc == PGLOG_OK &&
+      (key_keep(w, &r.first) != 0 || key_keep(w, &r.last) != 0 || pend_add(w, &r) != 0))
+    rc = nomem(err);
+  return rc;
+}
+
+/* The leaf of a zone, with the changes up to its last key. `next`: where the next zone begins. */
+static int merge_leaf(struct work *w, const struct leafref *r, const struct leaf *leaf,
+                      struct slice next, struct pglog_error *err) {
+  uint32_t i, end;
+  int rc = trim_leaf(w, leaf, &i, err);
+  end = i;
+  if (rc == PGLOG_OK && i < leaf->n)
+    rc = same_until(w, leaf, i, &end, err);
+  if (rc != PGLOG_OK)
+    return rc;
+  bool keep = worth_keeping(w, r, leaf, i, end, next) && may_end(w, leaf->e[i].key);
+  rc = keep ? keep_part(w, r, leaf, i, end, err) : replace_leaf(w, r, false, err);
+  for (i = keep ? end : i; i < leaf->n && rc == PGLOG_OK; i++)
     rc = merge_entry(w, &leaf->e[i], err);
-  leaf_free(leaf);
   return rc;
 }
 
@@ -672,13 +852,12 @@ static int absorb(struct work *w, uint64_t leaf, struct pglog_error *err) {
   return rc == PGLOG_OK ? replace_leaf(w, r, false, err) : rc;
 }
 
-/* End a run before leaf *next: while what is pending and the next leaf fit one block, take it in.
- */
+/* End a run before leaf *next: while what is pending is under-filled and the next leaf fits in,
+ * take it in. */
 static int end_run(struct work *w, uint64_t *next, uint64_t limit, struct pglog_error *err) {
   for (int i = 0; i < 4 && *next < limit; i++) {
-    size_t pending = leaf_packer_estimate(w->packer);
     const struct leafref *r = index_leaf(w->b->old, leaf_pos(w, *next));
-    if (!pending || pending + r->stored > LEAF_PAYLOAD * 7 / 8)
+    if (may_end(w, r->first) || leaf_packer_fill(w->packer) + ref_fill(r) > LEAF_PAYLOAD * 7 / 8)
       break;
     int rc = absorb(w, (*next)++, err);
     if (rc != PGLOG_OK)
@@ -703,9 +882,8 @@ static int do_zone(struct work *w, size_t at, struct pglog_error *err) {
     struct leaf leaf = {0};
     rc = zone_leaf(w, at, &leaf, err);
     if (rc == PGLOG_OK)
-      rc = merge_leaf(w, &leaf, err);
-    if (rc == PGLOG_OK)
-      rc = replace_leaf(w, r, false, err);
+      rc = merge_leaf(w, r, &leaf, zone_end(w, z), err);
+    leaf_free(&leaf);
   } else if (rc == PGLOG_OK) {
     /* Append only: the leaf stays, its new entries follow it. */
     rc = pend_add(w, r) == PGLOG_OK ? PGLOG_OK : nomem(err);
@@ -715,6 +893,7 @@ static int do_zone(struct work *w, size_t at, struct pglog_error *err) {
 
 static int second_pass(struct work *w, struct pglog_error *err) {
   uint64_t next = 0; /* first old leaf that is not dealt with */
+  w->ch.keys_only = false;
   int rc = changes_first(&w->ch, err);
   if (rc == PGLOG_OK && !n_leaves(w))
     rc = pack_changes(w, slice_make(NULL, 0), err);

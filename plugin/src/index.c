@@ -91,11 +91,12 @@ int table_encode(struct buf *out, const struct leafref *r) {
     shared++;
   size_t rest = r->last.size - shared;
   out->size = 0;
-  if (buf_reserve(out, rest + (7 + 2 * LEAF_OVERFLOWS_MAX) * VARINT64_MAX) != 0)
+  if (buf_reserve(out, rest + (8 + 2 * LEAF_OVERFLOWS_MAX) * VARINT64_MAX) != 0)
     return PGLOG_ENOMEM;
   uint8_t *p = out->data;
   p = put_varint(p, r->block);
   p = put_varint(p, r->generation);
+  p = put_varint(p, r->skip);
   p = put_varint(p, r->entries);
   p = put_varint(p, r->stored);
   p = put_varint(p, shared);
@@ -121,8 +122,9 @@ int table_decode(struct leafref *r, struct slice key, struct slice value, struct
   uint32_t shared, rest;
   *r = (struct leafref){.first = key};
   if (!(p = get_varint32(p, end, &r->block)) || !(p = get_varint64(p, end, &r->generation)) ||
-      !(p = get_varint32(p, end, &r->entries)) || !(p = get_varint32(p, end, &r->stored)) ||
-      !(p = get_varint32(p, end, &shared)) || !(p = get_varint32(p, end, &rest)))
+      !(p = get_varint32(p, end, &r->skip)) || !(p = get_varint32(p, end, &r->entries)) ||
+      !(p = get_varint32(p, end, &r->stored)) || !(p = get_varint32(p, end, &shared)) ||
+      !(p = get_varint32(p, end, &rest)))
     return table_bad(err);
   if (shared > key.size || rest > (size_t)(end - p) || shared + rest > PGLOG_KEY_MAX)
     return table_bad(err);
@@ -137,7 +139,8 @@ int table_decode(struct leafref *r, struct slice key, struct slice value, struct
     if (!(p = get_varint32(p, end, &r->overflow[i].block)) ||
         !(p = get_varint32(p, end, &r->overflow[i].blocks)))
       return table_bad(err);
-  if (p != end || r->entries == 0 || r->entries > LEAF_ENTRIES_MAX || r->stored > LEAF_PAYLOAD ||
+  if (p != end || r->entries == 0 || r->skip > LEAF_ENTRIES_MAX ||
+      r->entries > LEAF_ENTRIES_MAX - r->skip || r->stored > LEAF_PAYLOAD ||
       slice_cmp(r->first, r->last) > 0)
     return table_bad(err);
   return PGLOG_OK;

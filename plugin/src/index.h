@@ -5,7 +5,8 @@
  * view keeps the index of its time by one reference and a check point shares what it did not touch.
  *
  * Table entry: key = first key of the leaf; value =
- *     varint block, varint generation, varint entries, varint stored payload bytes,
+ *     varint block, varint generation, varint entries skipped, varint entries in use, varint about the
+ *     payload bytes of these,
  *     varint last key bytes shared with the first key, varint other last key bytes, those bytes,
  *     varint overflow references, for each: varint block, varint blocks
  * Root entry: key = first key of the table block's first leaf; value =
@@ -25,8 +26,8 @@ struct leafref {
   struct slice first, last; /* store keys; in the node's memory */
   uint64_t generation;
   uint32_t block;
-  uint32_t entries;
-  uint32_t stored; /* payload bytes as stored: how full it is */
+  uint32_t skip, entries; /* in use: `entries` behind the block's first `skip` ones */
+  uint32_t stored;        /* payload bytes that they take, about: how full it is */
   uint32_t overflows;
   struct {
     uint32_t block, blocks;

@@ -112,6 +112,7 @@ struct leaf_block {
   uint32_t entries;
   uint32_t raw;    /* payload bytes before compression */
   uint32_t stored; /* payload bytes as stored */
+  uint32_t share;  /* about what they would take of a full block; less than stored if not compressed */
   uint32_t overflows;
   struct leaf_overflow overflow[LEAF_OVERFLOWS_MAX];
 };
@@ -124,8 +125,8 @@ void leaf_packer_free(struct leaf_packer *p); /* drops what was not given out; N
 /* PGLOG_EINVAL: key not after the last one. PGLOG_ETOOBIG: key over PGLOG_KEY_MAX, or an entry that
  * does not fit a block alone (the caller asks leaf_needs_overflow() first). */
 int leaf_packer_add(struct leaf_packer *p, const struct leaf_entry *e, struct pglog_error *err);
-/* A good place to end a block (a PG's end): gives out what is pending if it would fill a block at
- * least half, otherwise goes on in the same block. */
+/* A good place to end a block (a PG's end): gives out what is pending if its fill is at least half
+ * a block, otherwise goes on in the same block. */
 int leaf_packer_boundary(struct leaf_packer *p, struct pglog_error *err);
 /* Gives out everything pending. The packer can be used again for later keys. */
 int leaf_packer_flush(struct leaf_packer *p, struct pglog_error *err);
@@ -134,6 +135,14 @@ int leaf_packer_flush(struct leaf_packer *p, struct pglog_error *err);
  * a neighbour in. */
 size_t leaf_packer_pending(const struct leaf_packer *p);
 size_t leaf_packer_estimate(const struct leaf_packer *p);
+
+/* How full a block is: the larger part of its two limits, as bytes of payload. */
+static inline size_t leaf_fill(size_t stored, size_t entries) {
+  size_t by_entries = (entries * LEAF_PAYLOAD + LEAF_ENTRIES_MAX - 1) / LEAF_ENTRIES_MAX;
+  return stored > by_entries ? stored : by_entries;
+}
+/* That of what is pending, by the estimate. */
+size_t leaf_packer_fill(const struct leaf_packer *p);
 
 /* Whether an entry of these sizes must go to overflow blocks: it might not fit a block
  * uncompressed. */

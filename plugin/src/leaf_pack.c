@@ -155,6 +155,8 @@ static int give(struct leaf_packer *p, uint32_t n, const uint8_t *payload, uint3
                 bool zstd, struct pglog_error *err) {
   const struct item *first = &p->item[0], *last = &p->item[n - 1];
   struct leaf_block b = {.bytes = p->block, .entries = n, .raw = last->end, .stored = stored};
+  float guess = guess_of(p, n);
+  b.share = zstd || guess > (float)stored ? stored : guess < 1 ? 1 : (uint32_t)guess;
   for (uint32_t i = 0; i < n; i++)
     if (p->item[i].overflow >= 0)
       b.overflow[b.overflows++] = p->overflow[p->item[i].overflow];
@@ -292,10 +294,14 @@ size_t leaf_packer_estimate(const struct leaf_packer *p) {
   return guess < 1 && raw ? 1 : guess < raw ? guess : raw;
 }
 
+size_t leaf_packer_fill(const struct leaf_packer *p) {
+  return leaf_fill(leaf_packer_estimate(p), p->n);
+}
+
 int leaf_packer_boundary(struct leaf_packer *p, struct pglog_error *err) {
   if (p->failed)
     return stopped(p, err);
-  return leaf_packer_estimate(p) >= LEAF_PAYLOAD / 2 ? give_block(p, false, err) : 0;
+  return leaf_packer_fill(p) >= LEAF_PAYLOAD / 2 ? give_block(p, false, err) : 0;
 }
 
 int leaf_packer_flush(struct leaf_packer *p, struct pglog_error *err) {

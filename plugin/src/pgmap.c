@@ -839,13 +839,13 @@ static bool cursor_stand(struct pgmap_cursor *c, size_t chunk, size_t slot) {
  * entry while the caller is busy with this one. */
 #define WALK_AHEAD 4u    /* entries */
 #define WALK_VALUE 320u  /* bytes of a value: a log entry's, as a rule */
-static inline void walk_prefetch(const struct chunk *c, size_t slot) {
+static inline void walk_prefetch(const struct chunk *c, size_t slot, bool values) {
   if (slot + WALK_AHEAD >= c->n)
     return;
   const struct pgmap_entry *e = &c->e[slot + WALK_AHEAD];
   __builtin_prefetch(e->key);
-  for (uint32_t at = 0; at < WALK_VALUE && e->v.vlen < VER_GONE && at < e->v.vlen;
-       at += 64)
+  uint32_t n = values && e->v.vlen < VER_GONE ? e->v.vlen : 0;
+  for (uint32_t at = 0; at < WALK_VALUE && at < n; at += 64)
     __builtin_prefetch(e->v.val + at);
 }
 
@@ -854,7 +854,7 @@ static void cursor_forward(struct pgmap_cursor *c, size_t chunk, size_t slot) {
   for (; chunk < c->m->n; chunk++, slot = 0)
     for (; slot < c->m->row[chunk]->n; slot++)
       if (cursor_stand(c, chunk, slot)) {
-        walk_prefetch(c->m->row[chunk], slot);
+        walk_prefetch(c->m->row[chunk], slot, !c->keys_only);
         return;
       }
   c->valid = false;

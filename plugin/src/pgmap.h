@@ -91,6 +91,7 @@ struct pgmap_cursor {
   uint64_t at;
   uint64_t changes; /* of the map when the place below was found */
   size_t chunk, slot;
+  bool keys_only; /* a hint: the caller looks at no values; may be set after pgmap_cursor_init() */
   bool valid;
   struct slice key;   /* of the present entry */
   struct slice value; /* of the visible version */

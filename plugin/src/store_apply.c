@@ -13,17 +13,6 @@
 
 static struct slice pg_id(const struct pg *pg) { return slice_make(pg->id, pg->id_len); }
 
-static uint64_t id_hash(struct slice id) {
-  uint64_t h = 0x9e3779b97f4a7c15u ^ id.size;
-  for (size_t i = 0; i < id.size; i += 8) {
-    uint64_t w = 0;
-    memcpy(&w, id.data + i, id.size - i < 8 ? id.size - i : 8);
-    h = (h ^ w) * 0xff51afd7ed558ccdu;
-    h ^= h >> 32;
-  }
-  return h;
-}
-
 static struct pg **pg_bucket(struct store *s, uint64_t hash) {
   return &s->buckets[hash & (s->n_buckets - 1)];
 }
@@ -33,7 +22,7 @@ struct pg *pg_find(struct store *s, struct slice id) {
     return s->last_pg;
   if (!s->n_buckets)
     return NULL;
-  uint64_t hash = id_hash(id);
+  uint64_t hash = slice_hash(id);
   struct pg *pg = *pg_bucket(s, hash);
   while (pg && !(pg->hash == hash && slice_eq(pg_id(pg), id)))
     pg = pg->next_in_bucket;
@@ -46,16 +35,16 @@ static struct pg *pg_new(struct slice id) {
   struct pg *pg = calloc(1, sizeof *pg + id.size);
   if (pg) {
     pg->id_len = id.size;
-    pg->hash = id_hash(id);
+    pg->hash = slice_hash(id);
     if (id.size)
       memcpy(pg->id, id.data, id.size);
   }
   return pg;
 }
 
-/* Twice as many buckets as PGs at the most, half as many at the least. */
+/* At least four times as many buckets as PGs: one more PG in a chain is one more cold line. */
 static int buckets_grow(struct store *s) {
-  size_t old = s->n_buckets, n = old ? old * 2 : 64;
+  size_t old = s->n_buckets, n = old ? old * 4 : 64;
   struct pg **was = s->buckets, **now = calloc(n, sizeof *now);
   if (!now)
     return PGLOG_ENOMEM;
@@ -75,7 +64,7 @@ static struct pg *pg_find_or_make(struct store *s, struct slice id) {
   struct pg *pg = pg_find(s, id);
   if (pg)
     return pg;
-  if (s->n_pgs >= s->n_buckets && buckets_grow(s) != PGLOG_OK)
+  if (s->n_pgs >= s->n_buckets / 4 && buckets_grow(s) != PGLOG_OK)
     return NULL;
   pg = pg_new(id);
   if (!pg)
@@ -379,7 +368,7 @@ static void prefetch_records(struct store *s, const struct pending *p, size_t n)
       if (blob_open(&c, slice_make(b - len, len), &h, NULL) != PGLOG_OK ||
           blob_next(&c, &op, NULL) != 1)
         continue;
-      hash[k] = id_hash(op.pgid);
+      hash[k] = slice_hash(op.pgid);
       __builtin_prefetch(pg_bucket(s, hash[k++]));
     }
   }

@@ -32,6 +32,7 @@ struct segment {
   struct segment *next;
   uint64_t last_ord; /* ordinal of the last blob in it */
   size_t cap, used;
+  bool closed; /* a check point takes all of it: what comes later goes to another one */
   uint8_t data[];
 };
 

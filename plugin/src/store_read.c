@@ -49,7 +49,12 @@ int leaf_open(struct store *s, struct leaf_codec *c, const struct leafref *r, co
   int rc = leaf_verify(bytes, LEAF_LEAF, r->block, r->generation, s->arena_id, err);
   if (rc == PGLOG_OK)
     rc = leaf_decode(c, bytes, out, err);
-  if (rc == PGLOG_OK && (out->n != r->entries || !slice_eq(out->e[0].key, r->first) ||
+  bool whole = rc == PGLOG_OK && out->n >= r->skip && out->n - r->skip >= r->entries;
+  if (whole) {
+    out->e += r->skip; /* the others are not in use any more */
+    out->n = r->entries;
+  }
+  if (rc == PGLOG_OK && (!whole || !slice_eq(out->e[0].key, r->first) ||
                          !slice_eq(out->e[out->n - 1].key, r->last))) {
     rc = error_set(err, PGLOG_ECORRUPT, "block %u is not the leaf that the table names", r->block);
     leaf_free(out);

@@ -117,9 +117,11 @@ static struct segment *segment_new(size_t cap) {
   return g;
 }
 
+#define PREFETCH_MAX 2048 /* bytes */
+
 static uint8_t *segment_room(struct store *s, size_t n) {
   struct segment *g = s->segments_tail;
-  if (!g || g->cap - g->used < n) {
+  if (!g || g->closed || g->cap - g->used < n) {
     size_t cap = n > SEGMENT_SIZE ? n : SEGMENT_SIZE;
     if (cap == SEGMENT_SIZE && s->spare) {
       g = s->spare;
@@ -140,6 +142,9 @@ static uint8_t *segment_room(struct store *s, size_t n) {
   atomic_fetch_add_explicit(&s->segment_bytes, n, memory_order_relaxed);
   uint8_t *p = g->data + g->used;
   g->used += n;
+  /* The next record's lines, while there is time: this memory was last used a check point ago. */
+  for (size_t i = 0; i < n && i < PREFETCH_MAX && i < g->cap - g->used; i += 64)
+    __builtin_prefetch(p + n + i, 1);
   return p;
 }
 

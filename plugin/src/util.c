@@ -186,3 +186,16 @@ void buf_free(struct buf *b) {
   free(b->data);
   *b = (struct buf){0};
 }
+
+uint64_t slice_hash(struct slice s) {
+  uint64_t h = 0x9e3779b97f4a7c15u ^ s.size;
+  for (size_t i = 0; i < s.size; i += 8) {
+    uint64_t w = 0;
+    memcpy(&w, s.data + i, s.size - i < 8 ? s.size - i : 8);
+    h ^= w;
+    h = (h ^ h >> 33) * 0xff51afd7ed558ccdu;
+    h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53u;
+    h ^= h >> 33;
+  }
+  return h;
+}

@@ -47,6 +47,11 @@ int error_set(struct pglog_error *e, int code, const char *fmt, ...)
  * \xNN; cut with "..." when it does not fit. Returns `out`. */
 const char *key_print(char *out, size_t cap, struct slice key);
 
+/* Hash for tables in memory, not for what is stored. Every bit of the bytes reaches the low bits of the
+ * result: PG ids are often big-endian numbers, which differ in their last byte only. The mixing of each
+ * 8 bytes is MurmurHash3's fmix64. */
+uint64_t slice_hash(struct slice s);
+
 /* CRC-32C (Castagnoli) with pre- and post-inversion, of `n` bytes after a part with CRC `crc`
  * (0 to begin). Same values as RocksDB's crc32c::Extend. */
 uint32_t crc32c(uint32_t crc, const void *data, size_t n);

@@ -36,7 +36,7 @@ extern "C" {
 
 /* Disk format version of the arena (superblock, tables, leaves), see FORMAT.md. Raised whenever an
  * older library would misread what a newer one writes. An arena of another version is refused. */
-#define PGLOG_FORMAT_VERSION 1
+#define PGLOG_FORMAT_VERSION 2
 
 /* Version of the blob that rides in a WriteBatch as LogData. Raised like PGLOG_FORMAT_VERSION; a
  * reader knows every version up to its own, since WAL files outlive library upgrades. */
