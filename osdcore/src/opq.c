@@ -150,6 +150,21 @@ static void *worker_main(void *arg) {
   return NULL;
 }
 
+uint32_t opq_step(struct opq *q, uint32_t i) {
+  struct opq_worker *w = &q->workers[i];
+  bool fast = q->c.kind == OPQ_FAST;
+  pthread_mutex_lock(&w->s->lock);
+  uint32_t n = worker_take(w);
+  if (n && !fast)
+    locked_taken(w);
+  pthread_mutex_unlock(&w->s->lock);
+  if (n && fast)
+    fast_taken(w, false);
+  for (uint32_t k = 0; k < n; k++)
+    run_op(q, w->op[k]);
+  return n;
+}
+
 static void worker_pin(const struct opq_worker *w) {
   cpu_set_t set;
   if (!w->q->c.cpus)
@@ -159,12 +174,9 @@ static void worker_pin(const struct opq_worker *w) {
   pthread_setaffinity_np(w->thread, sizeof set, &set);
 }
 
-static int worker_start(struct opq *q, struct opq_shard *s, uint32_t i, struct pglog_error *err) {
+static int worker_start(struct opq *q, uint32_t i, struct pglog_error *err) {
   struct opq_worker *w = &q->workers[i];
   char name[16];
-  w->q = q;
-  w->s = s;
-  w->index = i;
   int rc = pthread_create(&w->thread, NULL, worker_main, w);
   if (rc)
     return osd_error(err, PGLOG_ENOMEM, "worker %u of %u cannot be started: %s", i, q->c.threads,
@@ -240,7 +252,14 @@ static void *alloc_lines(size_t n, size_t size) {
   return p ? memset(p, 0, n * size) : NULL;
 }
 
-int opq_new(struct opq **out, const struct opq_config *config, struct pglog_error *err) {
+static void worker_init(struct opq *q, uint32_t i) {
+  q->workers[i].q = q;
+  q->workers[i].s = &q->shards[i / q->c.threads];
+  q->workers[i].index = i;
+}
+
+static int make(struct opq **out, const struct opq_config *config, bool start,
+                struct pglog_error *err) {
   struct opq_config c = *config;
   int rc = config_check(&c, err);
   if (rc)
@@ -262,14 +281,24 @@ int opq_new(struct opq **out, const struct opq_config *config, struct pglog_erro
   q->crowded = processors() <= n;
   for (uint32_t i = 0; i < c.shards; i++)
     shard_init(q, &q->shards[i]);
-  for (uint32_t i = 0; i < n && rc == 0; i++)
-    rc = worker_start(q, &q->shards[i / c.threads], i, err);
+  for (uint32_t i = 0; i < n; i++)
+    worker_init(q, i);
+  for (uint32_t i = 0; i < n && start && rc == 0; i++)
+    rc = worker_start(q, i, err);
   if (rc) {
     opq_free(q);
     return rc;
   }
   *out = q;
   return 0;
+}
+
+int opq_new(struct opq **out, const struct opq_config *c, struct pglog_error *err) {
+  return make(out, c, true, err);
+}
+
+int opq_new_manual(struct opq **out, const struct opq_config *c, struct pglog_error *err) {
+  return make(out, c, false, err);
 }
 
 void opq_stop(struct opq *q) {
@@ -349,7 +378,7 @@ int opq_submit(struct opq *q, struct opq_op *op, int flags) {
   struct opq_shard *s = &q->shards[op->pg->shard];
   if (q->c.probes)
     op->queued_ns = opq_now();
-  if (q->c.inline_run && try_inline(q, s, op))
+  if (q->c.inline_run && !(flags & OPQ_QUEUE) && try_inline(q, s, op))
     return 0;
   return q->c.kind == OPQ_FAST ? fast_submit(q, s, op, flags) : locked_submit(q, s, op, flags);
 }

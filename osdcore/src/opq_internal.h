@@ -100,6 +100,10 @@ static inline struct opq_op *opq_list_pop(struct opq_list *l) {
 
 uint64_t opq_now(void);
 
+/* For tests: a queue without threads, and one round of worker `i` of it: take, run. Returns how many. */
+int opq_new_manual(struct opq **out, const struct opq_config *c, struct pglog_error *err);
+uint32_t opq_step(struct opq *q, uint32_t i);
+
 /* All with the shard's lock held. */
 /* Finish what `w` has run, and take the next operations. Returns how many. */
 uint32_t worker_take(struct opq_worker *w);

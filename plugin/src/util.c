@@ -30,6 +30,8 @@ const char *pglog_status_str(int code) {
       return "too big";
     case PGLOG_EMISMATCH:
       return "mismatch";
+    case PGLOG_EEXIST:
+      return "exists already";
     default:
       return "unknown status";
   }

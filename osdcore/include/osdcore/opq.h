@@ -92,6 +92,7 @@ void opq_free(struct opq *q);
 void opq_pg_init(struct opq_pg *pg, const struct opq *q, uint64_t number);
 
 #define OPQ_NOWAIT 1 /* a full shard is an error instead of a reason to wait */
+#define OPQ_QUEUE 2  /* not in this thread, even with inline_run */
 
 /* Queue an operation. PGLOG_EBUSY: the shard holds `capacity` operations (OPQ_NOWAIT only);
  * PGLOG_EPOISONED: the queue is stopping. After an error the operation is still the caller's. */

@@ -58,6 +58,7 @@ enum pglog_status {
   PGLOG_EPOISONED = -9,  /* an earlier write or sync failed: nothing more is written until reopen */
   PGLOG_ETOOBIG = -10,   /* over a limit that the message names */
   PGLOG_EMISMATCH = -11, /* another rule, another version, or the arena of another database */
+  PGLOG_EEXIST = -12,    /* there already (osdcore) */
 };
 
 /* Short fixed text of a status code, e.g. "corruption". Never NULL; static storage. */
