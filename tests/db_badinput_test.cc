@@ -381,7 +381,7 @@ TEST_F(DbBadInput, ArenaOfAnotherVersionOrDamaged) {
     uint32_t crc = crc32c(0, s.data(), s.size());
     memcpy(&s[8], &crc, 4);
   });
-  EXPECT_TRUE(Says(db.open(), {arena, "version is 9", "is 1"}));
+  EXPECT_TRUE(Says(db.open(), {arena, "version is 9", "is 2"}));
   EXPECT_NE("", destroy(db)) << "it may hold what this version does not know";
   both([](std::string &s) { s[100] ^= 1; });
   EXPECT_TRUE(Says(db.open(), {"Corruption", arena, "slot 0", "slot 1", "CRC"}));

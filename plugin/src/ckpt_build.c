@@ -12,6 +12,7 @@
  *
  * Where only the first entries of a leaf go, as trimming does, or its last ones change, the others
  * stay where they are: the table says which entries of a block are in use.
+ * When the arena is nearly full, leaves are filled up instead.
  */
 #include <stdio.h>
 
@@ -23,11 +24,13 @@
 #define PEND_FLUSH 4096 /* leaf references collected before tables are packed */
 /* A leaf that is less full than FILL_MIN takes in what follows it; one that entries are appended to
  * is left alone from FILL_LOW on. Lower bounds leave more blocks half empty, higher ones write
- * entries again that have not changed. */
+ * entries again that have not changed. The end of a PG that has other leaves is not put with the
+ * next PG's begin from FILL_TAIL on. With less than 1/TIGHT_PART of the arena free, leaves are
+ * filled up instead. */
 #define FILL_MIN (LEAF_PAYLOAD / 4)
 #define FILL_LOW (LEAF_PAYLOAD / 2)
-#define FILL_TAIL (LEAF_PAYLOAD / 8) /* of a PG that has other leaves: not put with the next PG's \
-                                      */
+#define FILL_TAIL (LEAF_PAYLOAD / 8)
+#define TIGHT_PART 4u
 
 enum touch {
   TOUCH_APPEND = 1, /* keys behind the leaf's last one are put */
@@ -62,6 +65,7 @@ struct work {
   size_t n_zones, cap_zones;
   struct leaf_packer *packer;
   bool any_masks;
+  bool tight; /* little of the arena is free: blocks count for more than writing entries again */
   struct buf last_pg; /* PG id of the last entry packed */
   bool have_pg;
 
@@ -349,8 +353,9 @@ static int touch_all(struct work *w, struct pglog_error *err) {
       w->zone[++n] = w->zone[i];
   w->n_zones = n + 1;
   /* An under-filled leaf takes the entries that follow it. */
+  size_t low = w->tight ? LEAF_PAYLOAD * 3 / 4 : FILL_LOW;
   for (size_t i = 0; i < w->n_zones; i++)
-    if (w->zone[i].touch == TOUCH_APPEND && ref_fill(index_leaf(b->old, w->zone[i].pos)) < FILL_LOW)
+    if (w->zone[i].touch == TOUCH_APPEND && ref_fill(index_leaf(b->old, w->zone[i].pos)) < low)
       w->zone[i].touch |= TOUCH_READ;
   return PGLOG_OK;
 }
@@ -481,6 +486,8 @@ static bool pg_is_apart(const struct work *w) {
 }
 
 static int pg_end(struct work *w, struct pglog_error *err) {
+  if (w->tight)
+    return PGLOG_OK;
   return pg_is_apart(w) ? leaf_packer_flush(w->packer, err) : leaf_packer_boundary(w->packer, err);
 }
 
@@ -637,7 +644,7 @@ static uint32_t part_stored(const struct leafref *r, const struct leaf *leaf, ui
 /* May the pending entries be a leaf of their own, and the next one begin with `next`? */
 static bool may_end(const struct work *w, struct slice next) {
   size_t pending = leaf_packer_fill(w->packer);
-  return !pending || pending >= FILL_MIN || (!same_pg(w, next) && pg_is_apart(w));
+  return !pending || (!w->tight && (pending >= FILL_MIN || (!same_pg(w, next) && pg_is_apart(w))));
 }
 
 /* Pass over deletes of keys before `key`: the leaf does not have them. */
@@ -686,14 +693,18 @@ static int same_until(struct work *w, const struct leaf *leaf, uint32_t from, ui
   return rc;
 }
 
-/* Are entries [from, end) of a leaf worth a block? More so if others follow them in `next`, which
- * would be in the same block otherwise. */
+/* Are entries [from, end) of a leaf worth a block? More so if others follow them in the zone, which
+ * ends at `next`: they would be in the same block otherwise. When blocks are rare, what only loses
+ * its first entries stays, since writing the others elsewhere takes a block before it gives one
+ * back. */
 static bool worth_keeping(const struct work *w, const struct leafref *r, const struct leaf *leaf,
                           uint32_t from, uint32_t end, struct slice next) {
   if (end == from)
     return false;
   bool more = end < leaf->n || (changes_valid(&w->ch) && !w->ch.deleted &&
                                 (!next.data || slice_cmp(changes_key(&w->ch), next) < 0));
+  if (w->tight)
+    return !more;
   return leaf_fill(part_stored(r, leaf, from, end), end - from) >= (more ? FILL_LOW : FILL_MIN);
 }
 
@@ -1009,6 +1020,9 @@ static int work_init(struct work *w, struct build *b, struct pglog_error *err) {
     return nomem(err);
   for (size_t i = 0; i < old->n; i++)
     w->base[i + 1] = w->base[i] + old->node[i]->n;
+  struct arena_usage u;
+  arena_usage(b->s->arena, &u);
+  w->tight = u.used_blocks > u.max_blocks - u.max_blocks / TIGHT_PART;
   return leaf_packer_new(&w->packer, b->s->codec, LEAF_LEAF, emit_leaf, w);
 }
 
