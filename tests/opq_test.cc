@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "gate.h"
 #include "osdcore/opq.h"
 
 namespace {
@@ -56,32 +57,6 @@ struct Queue {
   }
 };
 static_assert(offsetof(Op, op) == 0, "Op is found by its opq_op");
-
-// A door that is closed at first.
-class Gate {
- public:
-  void Wait() {
-    std::unique_lock<std::mutex> l(m_);
-    waiting_++;
-    cv_.notify_all();
-    cv_.wait(l, [this] { return open_; });
-  }
-  void Open() {
-    std::lock_guard<std::mutex> l(m_);
-    open_ = true;
-    cv_.notify_all();
-  }
-  void AwaitWaiters(int n) {
-    std::unique_lock<std::mutex> l(m_);
-    cv_.wait(l, [&] { return waiting_ >= n; });
-  }
-
- private:
-  std::mutex m_;
-  std::condition_variable cv_;
-  int waiting_ = 0;
-  bool open_ = false;
-};
 
 struct Shape {
   int kind;

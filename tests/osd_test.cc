@@ -3,6 +3,7 @@
 // osd_test.cc - osd over a store in memory: what is answered, when and in which order; duplicates,
 // failed commits, limits, restarts, damage, splits. Most of it by hand, in one thread; the last
 // part with all threads, which ThreadSanitizer sees whole.
+#include "gate.h"
 #include "osd_testing.h"
 
 #include <jansson.h>
@@ -81,32 +82,6 @@ struct Osd {
       n += e.first.compare(0, prefix.size(), prefix) == 0;
     return n;
   }
-};
-
-// A door that is closed at first.
-class Gate {
- public:
-  void Wait() {
-    std::unique_lock<std::mutex> l(m_);
-    waiting_++;
-    cv_.notify_all();
-    cv_.wait(l, [this] { return open_; });
-  }
-  void Open() {
-    std::lock_guard<std::mutex> l(m_);
-    open_ = true;
-    cv_.notify_all();
-  }
-  void AwaitWaiter() {
-    std::unique_lock<std::mutex> l(m_);
-    cv_.wait(l, [&] { return waiting_ > 0; });
-  }
-
- private:
-  std::mutex m_;
-  std::condition_variable cv_;
-  int waiting_ = 0;
-  bool open_ = false;
 };
 
 // A name whose hash ends in these bits.
@@ -1095,7 +1070,7 @@ TEST(OsdDump, TheWatchdogReportsAStuckRequestOnce) {
     };
     (how == "running" ? s.kv.before_get : s.kv.before_write) = hook;
     EXPECT_EQ(q.Submit(s.o), 0);
-    gate.AwaitWaiter();
+    gate.AwaitWaiters(1);
     std::unique_lock<std::mutex> l(m);
     cv.wait(l, [&] { return log.text.size() >= n; });
     std::string want = "stuck: write of object " + q.name + ", " + how + " for ";
@@ -1430,7 +1405,7 @@ TEST_P(OsdThreads, WhatIsHeldBackIsAnswered) {
   std::thread admin;
   Req first(OSD_WRITE, "a", 0, 0, "1");
   ASSERT_EQ(first.Submit(s_.o), 0);
-  gate.AwaitWaiter();
+  gate.AwaitWaiters(1);
   admin = std::thread([&] { EXPECT_EQ(osd_pg_delete(s_.o, 0, nullptr), 0); });
   std::deque<Req> held;
   // Some are before the delete, and succeed; from one on they are held.
@@ -1466,7 +1441,7 @@ TEST_P(OsdThreads, ASubmitWaitsForRoom) {
   };
   Req a(OSD_WRITE, "a", 0, 0, "1"), b(OSD_WRITE, "a", 0, 0, "2"), c(OSD_WRITE, "a", 0, 0, "3");
   ASSERT_EQ(a.Submit(s_.o), 0);
-  gate.AwaitWaiter();
+  gate.AwaitWaiters(1);
   ASSERT_EQ(b.Submit(s_.o), 0);
   EXPECT_EQ(c.Submit(s_.o, OPQ_NOWAIT), PGLOG_EBUSY);
   std::thread waits([&] {

@@ -277,24 +277,8 @@ int osd_submit(struct osd *o, const struct osd_request *q, int flags, struct pgl
 /* ---------------------------------------------------------------------------------------------- */
 /* Blocking forms                                                                                 */
 
-struct wait {
-  pthread_mutex_t lock;
-  pthread_cond_t cond;
-  bool done;
-  struct osd_result *out;
-};
-
-static void wait_done(void *arg, struct osd_result *res) {
-  struct wait *w = arg;
-  pthread_mutex_lock(&w->lock);
-  *w->out = *res;
-  w->done = true;
-  pthread_cond_signal(&w->cond);
-  pthread_mutex_unlock(&w->lock);
-}
-
 int osd_do(struct osd *o, const struct osd_request *q, struct osd_result *out) {
-  struct wait w = {.lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER, .out = out};
+  struct wait w = WAIT_INIT(out);
   struct osd_request r = *q;
   memset(out, 0, sizeof *out);
   if (request_answering())
@@ -307,12 +291,7 @@ int osd_do(struct osd *o, const struct osd_request *q, struct osd_result *out) {
     return out->code = rc;
   if (o->manual)
     osd_drain(o);
-  pthread_mutex_lock(&w.lock);
-  while (!w.done)
-    pthread_cond_wait(&w.cond, &w.lock);
-  pthread_mutex_unlock(&w.lock);
-  pthread_mutex_destroy(&w.lock);
-  pthread_cond_destroy(&w.cond);
+  wait_end(&w);
   return out->code;
 }
 

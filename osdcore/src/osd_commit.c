@@ -185,26 +185,9 @@ void commit_stop(struct osd *o) {
 /* ---------------------------------------------------------------------------------------------- */
 /* A batch of PG administration                                                                   */
 
-struct wait {
-  pthread_mutex_t lock;
-  pthread_cond_t cond;
-  bool done;
-  int code;
-  struct pglog_error error;
-};
-
-static void wait_done(void *arg, struct osd_result *res) {
-  struct wait *w = arg;
-  pthread_mutex_lock(&w->lock);
-  w->done = true;
-  w->code = res->code;
-  w->error = res->error;
-  pthread_cond_signal(&w->cond);
-  pthread_mutex_unlock(&w->lock);
-}
-
 int commit_wait(struct osd *o, struct pg *pg, struct kv_batch *b, struct pglog_error *err) {
-  struct wait w = {.lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
+  struct osd_result res = {0};
+  struct wait w = WAIT_INIT(&res);
   struct request *r = calloc(1, sizeof *r);
   if (!r || b->no_memory) {
     free(r);
@@ -221,13 +204,8 @@ int commit_wait(struct osd *o, struct pg *pg, struct kv_batch *b, struct pglog_e
   commit_queue(r);
   while (o->manual && !w.done)
     osd_step_commit(o, UINT32_MAX);
-  pthread_mutex_lock(&w.lock);
-  while (!w.done)
-    pthread_cond_wait(&w.cond, &w.lock);
-  pthread_mutex_unlock(&w.lock);
-  pthread_mutex_destroy(&w.lock);
-  pthread_cond_destroy(&w.cond);
-  if (w.code && err)
-    *err = w.error;
-  return w.code;
+  wait_end(&w);
+  if (res.code && err)
+    *err = res.error;
+  return res.code;
 }

@@ -341,4 +341,19 @@ void slow_note(struct request *r);
 int watchdog_start(struct osd *o, struct pglog_error *err);
 void watchdog_stop(struct osd *o);
 
+/* osd_request.c: a thread that waits for one answer, which goes to *out. wait_done() is the request's
+ * callback; wait_end() waits, and is called once. */
+struct wait {
+  pthread_mutex_t lock;
+  pthread_cond_t cond;
+  bool done;
+  struct osd_result *out;
+};
+#define WAIT_INIT(result)                                                                      \
+  {                                                                                            \
+    .lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER, .out = (result)       \
+  }
+void wait_done(void *arg, struct osd_result *res);
+void wait_end(struct wait *w);
+
 #endif

@@ -228,3 +228,24 @@ void request_answer(struct request *r) {
   }
   request_free(r);
 }
+
+/* ---------------------------------------------------------------------------------------------- */
+/* Waiting for an answer                                                                          */
+
+void wait_done(void *arg, struct osd_result *res) {
+  struct wait *w = arg;
+  pthread_mutex_lock(&w->lock);
+  *w->out = *res;
+  w->done = true;
+  pthread_cond_signal(&w->cond);
+  pthread_mutex_unlock(&w->lock);
+}
+
+void wait_end(struct wait *w) {
+  pthread_mutex_lock(&w->lock);
+  while (!w->done)
+    pthread_cond_wait(&w->cond, &w->lock);
+  pthread_mutex_unlock(&w->lock);
+  pthread_mutex_destroy(&w->lock);
+  pthread_cond_destroy(&w->cond);
+}

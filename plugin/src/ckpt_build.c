@@ -4,11 +4,11 @@
  * the old index. Writes blocks only; publishing them is checkpoint.c's business.
  *
  * The key space is cut into zones: zone z is leaf z's first key up to the next leaf's first key
- * (zone 0 begins before all keys). First pass: walk all changes once and mark the zones that they
- * touch, and how. Second pass: go through the touched zones in order; each is read (if marked so),
- * merged with its changes and fed to the packer; what lies between is kept as it is, by whole table
- * blocks where possible. A row of touched zones that ends in an under-filled leaf takes its
- * neighbour in.
+ * (zone 0 begins before all keys). First pass: find the zones that changes touch, and how, with one
+ * look at the changes for each. Second pass: go through the touched zones in order; each is read
+ * (if marked so), merged with its changes and fed to the packer; what lies between is kept as it
+ * is, by whole table blocks where possible. A row of touched zones that ends in an under-filled
+ * leaf takes its neighbour in.
  *
  * Where only the first entries of a leaf go, as trimming does, or its last ones change, the others
  * stay where they are: the table says which entries of a block are in use.
@@ -16,7 +16,7 @@
  */
 #include <stdio.h>
 
-#include "store_internal.h"
+#include "ckpt_changes.h"
 
 #define WRITE_BLOCKS 64 /* blocks per write batch */
 #define READ_AHEAD 32   /* leaves per read batch */
@@ -42,18 +42,6 @@ struct zone {
   uint64_t leaf; /* number of the leaf in the old index */
   struct leafpos pos;
   uint8_t touch;
-};
-
-/* The merged changes of all frozen layers, in key order. */
-struct changes {
-  struct build *b;
-  size_t pg;                /* present PG, b->n_pgs at the end */
-  struct pgmap_cursor *cur; /* one per layer of the present PG */
-  size_t n_cur, cap_cur;
-  struct buf key; /* present store key: the PG's id, and the name */
-  bool keys_only; /* values will not be looked at */
-  struct slice value;
-  bool deleted;
 };
 
 struct work {
@@ -106,107 +94,6 @@ int extents_add(struct extents *x, uint32_t block, uint32_t n) {
 
 static int nomem(struct pglog_error *err) {
   return error_set(err, PGLOG_ENOMEM, "out of memory in a check point");
-}
-
-/* ---------------------------------------------------------------------------------------------- */
-/* Changes                                                                                        */
-
-static int changes_enter(struct changes *c) {
-  const struct frozen_pg *pg = &c->b->pg[c->pg];
-  c->n_cur = 0;
-  c->key.size = 0;
-  if (buf_append(&c->key, pg->id.data, pg->id.size) != 0)
-    return PGLOG_ENOMEM;
-  for (const struct layer *l = pg->layers; l && l->generation > c->b->old->generation;
-       l = l->older) {
-    if (array_room(&c->cur, c->n_cur, &c->cap_cur, sizeof *c->cur, 4) != 0)
-      return PGLOG_ENOMEM;
-    struct pgmap_cursor *cur = &c->cur[c->n_cur++];
-    pgmap_cursor_init(cur, l->map, UINT64_MAX);
-    cur->keys_only = c->keys_only;
-    pgmap_cursor_first(cur);
-  }
-  return PGLOG_OK;
-}
-
-/* Choose the smallest key of the present PG's layers. 1: found, 0: none left, < 0: error. */
-static int changes_pick(struct changes *c) {
-  const struct pgmap_cursor *best = NULL;
-  for (size_t i = 0; i < c->n_cur; i++)
-    if (c->cur[i].valid && (!best || slice_cmp(c->cur[i].key, best->key) < 0))
-      best = &c->cur[i];
-  if (!best)
-    return 0;
-  const struct frozen_pg *pg = &c->b->pg[c->pg];
-  c->key.size = pg->id.size;
-  if (buf_append(&c->key, best->key.data, best->key.size) != 0)
-    return PGLOG_ENOMEM;
-  c->value = best->value;
-  c->deleted = best->deleted;
-  if (c->n_cur > 1 || c->b->global)
-    c->deleted =
-        layers_get(pg->layers, c->b->global, slice_make(c->key.data, c->key.size), best->key,
-                   c->b->old->generation, UINT64_MAX, &c->value) != STAGED_VALUE;
-  return 1;
-}
-
-/* From the present PG on, stand on the next change. */
-static int changes_settle(struct changes *c, struct pglog_error *err) {
-  for (;;) {
-    int rc = changes_pick(c);
-    if (rc < 0)
-      return nomem(err);
-    if (rc == 1 || ++c->pg >= c->b->n_pgs)
-      return PGLOG_OK;
-    if (changes_enter(c) != PGLOG_OK)
-      return nomem(err);
-  }
-}
-
-static int changes_first(struct changes *c, struct pglog_error *err) {
-  c->pg = 0;
-  if (!c->b->n_pgs)
-    return PGLOG_OK;
-  if (changes_enter(c) != PGLOG_OK)
-    return nomem(err);
-  return changes_settle(c, err);
-}
-
-static bool changes_valid(const struct changes *c) {
-  return c->pg < c->b->n_pgs;
-}
-static struct slice changes_key(const struct changes *c) {
-  return slice_make(c->key.data, c->key.size);
-}
-
-static int changes_next(struct changes *c, struct pglog_error *err) {
-  const struct frozen_pg *pg = &c->b->pg[c->pg];
-  struct slice name = slice_make(c->key.data + pg->id.size, c->key.size - pg->id.size);
-  for (size_t i = 0; i < c->n_cur; i++)
-    if (c->cur[i].valid && slice_eq(c->cur[i].key, name))
-      pgmap_cursor_next(&c->cur[i]);
-  return changes_settle(c, err);
-}
-
-/* Move forward to the first change at or behind `key`. */
-static int changes_seek(struct changes *c, struct slice key, struct pglog_error *err) {
-  const struct frozen_pg *pg = NULL;
-  bool entered = true;
-  for (; changes_valid(c); c->pg++, entered = false) {
-    pg = &c->b->pg[c->pg];
-    struct slice head = slice_make(key.data, key.size < pg->id.size ? key.size : pg->id.size);
-    if (slice_cmp(pg->id, head) >= 0)
-      break; /* no earlier PG has keys that are not before `key` */
-  }
-  if (!changes_valid(c))
-    return PGLOG_OK;
-  if (!entered && changes_enter(c) != PGLOG_OK)
-    return nomem(err);
-  size_t n = pg->id.size;
-  if (key.size >= n && memcmp(key.data, pg->id.data, n) == 0)
-    for (size_t i = 0; i < c->n_cur; i++)
-      pgmap_cursor_seek(&c->cur[i], slice_make(key.data + n, key.size - n));
-  return changes_settle(c, err);
 }
 
 /* ---------------------------------------------------------------------------------------------- */
@@ -1042,8 +929,7 @@ static void work_free(struct work *w) {
   free(w->wbytes);
   free(w->rbytes);
   free(w->root_bytes);
-  free(w->ch.cur);
-  buf_free(&w->ch.key);
+  changes_free(&w->ch);
   buf_free(&w->last_pg);
 }
 
