@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -44,10 +45,11 @@ inline std::string take(char *&err) {
   return s;
 }
 
-// Bytes of the WAL files in a directory, and their number.
+// Bytes of the WAL files in a directory, their number, and the number of the newest.
 struct WalUse {
   uint64_t bytes = 0;
   size_t files = 0;
+  uint64_t newest = 0;
 };
 inline WalUse wal_use(const std::string &dir) {
   WalUse u;
@@ -58,10 +60,22 @@ inline WalUse wal_use(const std::string &dir) {
       if (!ec) {
         u.bytes += n;
         u.files++;
+        u.newest = std::max<uint64_t>(u.newest, strtoull(e.path().stem().c_str(), nullptr, 10));
       }
     }
   }
   return u;
+}
+
+// Waits until no more than this is left of the WALs; background threads may be late. False after 30
+// s.
+inline bool await_wals(const std::string &dir, uint64_t bytes) {
+  for (int i = 0; i < 30000; i++) {
+    if (wal_use(dir).bytes <= bytes)
+      return true;
+    usleep(1000);
+  }
+  return false;
 }
 
 // A database with column families, and all its option objects.
