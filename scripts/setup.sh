@@ -6,7 +6,7 @@
 set -eu
 
 build="cmake ninja-build gcc g++ libc6-dev pkg-config"
-libraries="librocksdb-dev libaio-dev libzstd-dev libisal-dev libjansson-dev libssl-dev liburcu-dev uthash-dev
+libraries="librocksdb-dev libaio-dev libzstd-dev libisal-dev libjansson-dev libssl-dev uthash-dev
   libgtest-dev nbdkit-plugin-dev libnbd-dev"
 tools="bash rocksdb-tools zstd jq strace util-linux nbdkit fio"
 

@@ -112,10 +112,28 @@ uint32_t worker_take(struct opq_worker *w) {
 /* ---------------------------------------------------------------------------------------------- */
 /* Workers                                                                                        */
 
-static void run_op(struct opq *q, struct opq_op *op) {
+/* `taken_ns`: the caller's last reading of the clock, if it has just been taken; 0: read it here.
+ */
+static void run_op(struct opq *q, struct opq_op *op, uint64_t taken_ns) {
   if (q->c.probes)
-    op->taken_ns = opq_now();
+    op->taken_ns = taken_ns ? taken_ns : opq_now();
   q->c.run(q->c.arg, op);
+}
+
+static void run_taken(struct opq_worker *w) {
+  for (uint32_t i = 0; i < w->n; i++)
+    run_op(w->q, w->op[i], i == 0 ? w->taken_ns : 0);
+}
+
+/* What was taken leaves the queue: the clock, and places for others. Lock not held. */
+static void taken(struct opq_worker *w, bool more) {
+  uint64_t last = w->taken_ns;
+  if (w->q->c.kind == OPQ_FAST) {
+    w->taken_ns = opq_now();
+    fast_taken(w, last, more);
+  } else if (w->q->c.probes) {
+    w->taken_ns = opq_now();
+  }
 }
 
 /* Wait until something was taken. False: the queue stops, and there is nothing left. */
@@ -136,8 +154,8 @@ static bool worker_next(struct opq_worker *w) {
     locked_taken(w);
   bool more = fast && w->q->c.threads > 1 && fast_more(s);
   pthread_mutex_unlock(&s->lock);
-  if (w->n && fast)
-    fast_taken(w, more);
+  if (w->n)
+    taken(w, more);
   return w->n > 0;
 }
 
@@ -145,8 +163,7 @@ static void *worker_main(void *arg) {
   struct opq_worker *w = arg;
   atomic_store_explicit(&w->tid, (int)syscall(SYS_gettid), memory_order_release);
   while (worker_next(w))
-    for (uint32_t i = 0; i < w->n; i++)
-      run_op(w->q, w->op[i]);
+    run_taken(w);
   return NULL;
 }
 
@@ -158,10 +175,10 @@ uint32_t opq_step(struct opq *q, uint32_t i) {
   if (n && !fast)
     locked_taken(w);
   pthread_mutex_unlock(&w->s->lock);
-  if (n && fast)
-    fast_taken(w, false);
-  for (uint32_t k = 0; k < n; k++)
-    run_op(q, w->op[k]);
+  if (n) {
+    taken(w, false);
+    run_taken(w);
+  }
   return n;
 }
 
@@ -230,7 +247,8 @@ static void config_complete(struct opq_config *c) {
       c->weight[i] = weights[i];
 }
 
-static void shard_init(struct opq *q, struct opq_shard *s) {
+/* What was not set up is all zero, and may be released. */
+static int shard_init(struct opq *q, struct opq_shard *s) {
   pthread_mutex_init(&s->lock, NULL);
   pthread_cond_init(&s->work, NULL);
   pthread_cond_init(&s->room, NULL);
@@ -238,8 +256,8 @@ static void shard_init(struct opq *q, struct opq_shard *s) {
   for (int i = 0; i < OPQ_PRIOS; i++) {
     opq_list_init(&s->list[i]);
     s->credit[i] = q->c.weight[i];
-    __cds_wfcq_init(&s->head[i], &s->tail[i]);
   }
+  return q->c.kind == OPQ_FAST ? fast_init(s, q->c.capacity) : 0;
 }
 
 static uint32_t processors(void) {
@@ -280,7 +298,9 @@ static int make(struct opq **out, const struct opq_config *config, bool start,
   }
   q->crowded = processors() <= n;
   for (uint32_t i = 0; i < c.shards; i++)
-    shard_init(q, &q->shards[i]);
+    if (shard_init(q, &q->shards[i]) != 0)
+      rc = osd_error(err, PGLOG_ENOMEM, "op queue: out of memory for %u rings of %u", c.shards,
+                     c.capacity);
   for (uint32_t i = 0; i < n; i++)
     worker_init(q, i);
   for (uint32_t i = 0; i < n && start && rc == 0; i++)
@@ -325,6 +345,7 @@ void opq_free(struct opq *q) {
     pthread_mutex_destroy(&q->shards[i].lock);
     pthread_cond_destroy(&q->shards[i].work);
     pthread_cond_destroy(&q->shards[i].room);
+    free(q->shards[i].ring);
   }
   free(q->shards);
   free(q->workers);
@@ -339,12 +360,13 @@ void opq_pg_init(struct opq_pg *pg, const struct opq *q, uint64_t number) {
 /* ---------------------------------------------------------------------------------------------- */
 /* Submitting                                                                                     */
 
-static bool shard_idle(const struct opq_shard *s) {
+static bool shard_idle(const struct opq *q, struct opq_shard *s) {
   for (int i = 0; i < OPQ_PRIOS; i++)
     if (!opq_list_empty(&s->list[i]))
       return false;
-  return opq_list_empty(&s->ready) &&
-         atomic_load_explicit(&s->count, memory_order_relaxed) == s->parked;
+  uint64_t waiting = q->c.kind == OPQ_FAST ? fast_waiting(s)
+                                           : atomic_load_explicit(&s->count, memory_order_relaxed);
+  return opq_list_empty(&s->ready) && waiting == s->parked;
 }
 
 /* Run the operation in this thread, as a worker would, if nothing has to go ahead of it. */
@@ -352,7 +374,7 @@ static bool try_inline(struct opq *q, struct opq_shard *s, struct opq_op *op) {
   struct opq_pg *pg = op->pg;
   if (pthread_mutex_trylock(&s->lock) != 0)
     return false;
-  bool idle = shard_idle(s) && pg->claims == 0 && !s->stopping;
+  bool idle = shard_idle(q, s) && pg->claims == 0 && !s->stopping;
   if (idle) {
     pg->claims = 1;
     pg->owner = pg; /* not a worker's: none adds it to its batch */
@@ -362,7 +384,7 @@ static bool try_inline(struct opq *q, struct opq_shard *s, struct opq_op *op) {
   pthread_mutex_unlock(&s->lock);
   if (!idle)
     return false;
-  run_op(q, op);
+  run_op(q, op, 0);
   pthread_mutex_lock(&s->lock);
   pg_done(s, pg);
   bool more = !opq_list_empty(&s->ready);
@@ -403,7 +425,9 @@ void opq_stats(struct opq *q, struct opq_stats *out) {
   }
 }
 
-uint32_t opq_workers(const struct opq *q) { return q->n_workers; }
+uint32_t opq_workers(const struct opq *q) {
+  return q->n_workers;
+}
 
 int opq_worker_tid(const struct opq *q, uint32_t i) {
   int tid;

@@ -1,41 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * opq_fast.c - OPQ_FAST: the inbox without a lock, and workers that spin before they sleep.
+ * opq_fast.c - OPQ_FAST: a ring in place of a lock, and workers that spin before they sleep.
+ *
+ * A submit takes the next place of the ring (`tail`), then puts its operation there. Workers, one
+ * at a time, empty places in order (`collected`), so an operation whose submit has been interrupted
+ * between the two keeps those behind it waiting. At most `capacity` operations are waiting, in the
+ * ring or in the lists behind it: a place is given out below `taken` + capacity, so it has been
+ * emptied before.
  *
  * Nothing is lost between a submit and a worker that goes to sleep, since each first says what it
- * does and then looks at what the other has said, with a full fence between:
+ * does and then looks at what the other has said. These accesses are sequentially consistent:
  *
- *   submit: inbox <- operation; fence; n_sleepers?       worker: n_sleepers + 1; fence; inbox empty?
+ *   submit: tail + 1; n_sleepers, spinners?       worker: spinners - 1; n_sleepers + 1; tail?
  *
  * At least one of the two sees the other. The same holds between a worker that makes room and a
- * submit that waits for it (count and blocked).
+ * submit that waits for it (taken and blocked).
  */
 #include <linux/futex.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include <urcu/arch.h>
 
 #include "opq_internal.h"
 
-#ifdef __SANITIZE_THREAD__
-/* The list orders what was written before an enqueue with what is read after taking it; the
- * sanitizer cannot see that in liburcu. */
-#include <sanitizer/tsan_interface.h>
-#define INBOX_RELEASE(op) __tsan_release(op)
-#define INBOX_ACQUIRE(op) __tsan_acquire(op)
-#else
-#define INBOX_RELEASE(op) ((void)0)
-#define INBOX_ACQUIRE(op) ((void)0)
-#endif
-
-_Static_assert(sizeof(struct cds_wfcq_node) == sizeof(struct opq_op *) &&
-                   offsetof(struct opq_op, next) == 0,
-               "an operation's link is the list's node");
-
-#define SPIN_BLOCK 32    /* looks between two readings of the clock */
-#define MISSES_MAX 4     /* spins in vain, in a row, after which only ... */
-#define MISSES_RETRY 16  /* ... one in so many is tried */
+#define SPIN_BLOCK 32   /* looks between two readings of the clock */
+#define MISSES_MAX 4    /* spins in vain, in a row, after which only ... */
+#define MISSES_RETRY 16 /* ... one in so many is tried */
 
 static void futex_wait(atomic_uint *word, unsigned value) {
   syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
@@ -52,22 +43,45 @@ static inline void pause_cpu(void) {
 #endif
 }
 
-static bool inbox_empty(struct opq_shard *s) {
-  for (int i = 0; i < OPQ_PRIOS; i++)
-    if (!cds_wfcq_empty(&s->head[i], &s->tail[i]))
-      return false;
-  return true;
+int fast_init(struct opq_shard *s, uint32_t capacity) {
+  uint64_t places = 1;
+  while (places < capacity)
+    places *= 2;
+  s->ring = calloc(places, sizeof *s->ring);
+  s->mask = places - 1;
+  s->limit = capacity;
+  return s->ring ? 0 : PGLOG_ENOMEM;
+}
+
+static _Atomic(struct opq_op *) *place(struct opq_shard *s, uint64_t i) {
+  return &s->ring[i & s->mask];
+}
+
+uint64_t fast_waiting(struct opq_shard *s) {
+  uint64_t taken = atomic_load(&s->taken); /* first: it is never more than tail */
+  return atomic_load(&s->tail) - taken;
+}
+
+static bool ring_empty(struct opq_shard *s) {
+  uint64_t collected = atomic_load_explicit(&s->collected, memory_order_relaxed);
+  return atomic_load(&s->tail) == collected;
+}
+
+/* Is there something that can be collected? The line that submits write first is left to them. */
+static bool ring_ready(struct opq_shard *s) {
+  uint64_t i = atomic_load_explicit(&s->collected, memory_order_relaxed);
+  return atomic_load_explicit(place(s, i), memory_order_relaxed) != NULL;
 }
 
 /* --- submitting ------------------------------------------------------------------------------- */
 
-/* Take the sleeper at *at off the stack. Lock held: `asleep` says whether a worker is on it, so that a
- * wake that comes late, when the worker sleeps again, does no more than make it look. */
+/* Take the sleeper at *at off the stack. Lock held: `asleep` says whether a worker is on it, so
+ * that a wake that comes late, when the worker sleeps again, does no more than make it look. */
 static struct opq_worker *sleeper_take(struct opq_shard *s, struct opq_worker **at) {
   struct opq_worker *w = *at;
   if (w) {
     *at = w->below;
-    atomic_fetch_sub_explicit(&s->n_sleepers, 1, memory_order_relaxed);
+    atomic_fetch_sub(&s->n_sleepers, 1);
     /* Release: what was done before is seen by the worker that wakes. */
     atomic_store_explicit(&w->asleep, 0, memory_order_release);
   }
@@ -91,55 +105,66 @@ void fast_wake_all(struct opq_shard *s) {
     futex_wake(&w->asleep, 1);
 }
 
-/* Give n places back, and wake as many that wait for one. */
-static void places_give(struct opq_shard *s, uint32_t n) {
-  /* Orders making room before looking for who waits for it; pairs with place_take(). */
-  atomic_fetch_sub_explicit(&s->count, n, memory_order_seq_cst);
-  cmm_smp_mb();
-  if (atomic_load_explicit(&s->blocked, memory_order_relaxed)) {
+/* n operations are no longer waiting: wake as many that wait for room. */
+static void room_make(struct opq_shard *s, uint32_t n) {
+  atomic_fetch_add(&s->taken, n);
+  if (atomic_load(&s->blocked)) {
     atomic_fetch_add_explicit(&s->room_seq, 1, memory_order_relaxed);
     futex_wake(&s->room_seq, (int)n);
   }
 }
 
-/* Take one of the shard's places, or wait for one. */
-static int place_take(struct opq *q, struct opq_shard *s, int flags) {
-  if (atomic_fetch_add_explicit(&s->count, 1, memory_order_relaxed) < q->c.capacity)
+static void room_await(struct opq *q, struct opq_shard *s) {
+  unsigned seq = atomic_load_explicit(&s->room_seq, memory_order_relaxed);
+  atomic_fetch_add(&s->blocked, 1);
+  if (fast_waiting(s) >= q->c.capacity)
+    futex_wait(&s->room_seq, seq);
+  atomic_fetch_sub(&s->blocked, 1);
+}
+
+/* Take the next place of the ring. False: the shard is full. */
+static bool place_take(struct opq *q, struct opq_shard *s, uint64_t *at) {
+  *at = atomic_load_explicit(&s->tail, memory_order_relaxed);
+  for (;;) {
+    /* Acquire: pairs with room_make(), by way of another submit that has seen it: the place is
+     * empty. */
+    if (*at < atomic_load_explicit(&s->limit, memory_order_acquire)) {
+      if (atomic_compare_exchange_weak(&s->tail, at, *at + 1))
+        return true;
+      continue;
+    }
+    uint64_t limit = atomic_load(&s->taken) + q->c.capacity;
+    if (*at >= limit)
+      return false;
+    atomic_store_explicit(&s->limit, limit, memory_order_release);
+  }
+}
+
+/* The same, waiting for one. */
+static int place_await(struct opq *q, struct opq_shard *s, int flags, uint64_t *at) {
+  if (place_take(q, s, at))
     return 0;
   pthread_mutex_lock(&s->lock);
   s->st.full++;
   pthread_mutex_unlock(&s->lock);
-  for (;;) {
-    places_give(s, 1); /* another may have found the shard full because of this one */
-    if (flags & OPQ_NOWAIT)
-      return PGLOG_EBUSY;
-    unsigned seq = atomic_load_explicit(&s->room_seq, memory_order_relaxed);
-    /* Orders saying that we wait before looking for room; pairs with places_give(). */
-    atomic_fetch_add_explicit(&s->blocked, 1, memory_order_seq_cst);
-    cmm_smp_mb();
-    if (atomic_load_explicit(&s->count, memory_order_relaxed) >= q->c.capacity)
-      futex_wait(&s->room_seq, seq);
-    atomic_fetch_sub_explicit(&s->blocked, 1, memory_order_relaxed);
-    if (atomic_fetch_add_explicit(&s->count, 1, memory_order_relaxed) < q->c.capacity)
+  while (!(flags & OPQ_NOWAIT)) {
+    room_await(q, s);
+    if (place_take(q, s, at))
       return 0;
   }
+  return PGLOG_EBUSY;
 }
 
 int fast_submit(struct opq *q, struct opq_shard *s, struct opq_op *op, int flags) {
+  uint64_t at;
   if (atomic_load_explicit(&s->stopping, memory_order_relaxed))
     return PGLOG_EPOISONED;
-  int rc = place_take(q, s, flags);
+  int rc = place_await(q, s, flags, &at);
   if (rc)
     return rc;
-  struct cds_wfcq_node *node = (struct cds_wfcq_node *)&op->next;
-  int prio = op->prio;
-  cds_wfcq_node_init(node);
-  INBOX_RELEASE(op);
-  cds_wfcq_enqueue(&s->head[prio], &s->tail[prio], node);
-  /* Orders the operation in the inbox before looking for sleepers; pairs with fast_wait(). */
-  cmm_smp_mb();
-  if (atomic_load_explicit(&s->n_sleepers, memory_order_relaxed) &&
-      !atomic_load_explicit(&s->spinners, memory_order_relaxed))
+  /* Release: pairs with fast_collect(); the operation is the worker's from here on. */
+  atomic_store_explicit(place(s, at), op, memory_order_release);
+  if (atomic_load(&s->n_sleepers) && !atomic_load(&s->spinners))
     fast_wake_one(s);
   return 0;
 }
@@ -147,29 +172,22 @@ int fast_submit(struct opq *q, struct opq_shard *s, struct opq_op *op, int flags
 /* --- taking ----------------------------------------------------------------------------------- */
 
 void fast_collect(struct opq_shard *s) {
-  s->half_way = false;
-  for (int i = 0; i < OPQ_PRIOS; i++) {
-    struct cds_wfcq_node *n;
-    /* WOULDBLOCK: a submit has its place in the list, but has not linked itself to the one before;
-     * its thread may be off the processor. What is behind is taken the next time. */
-    while ((n = __cds_wfcq_dequeue_nonblocking(&s->head[i], &s->tail[i])) != NULL &&
-           n != CDS_WFCQ_WOULDBLOCK) {
-      struct opq_op *op = (struct opq_op *)n;
-      INBOX_ACQUIRE(op);
-      opq_list_add(&s->list[i], op);
-      s->st.submitted++;
-    }
-    s->half_way = s->half_way || n == CDS_WFCQ_WOULDBLOCK;
+  uint64_t i = atomic_load_explicit(&s->collected, memory_order_relaxed), begin = i;
+  struct opq_op *op;
+  while ((op = atomic_load_explicit(place(s, i), memory_order_acquire)) != NULL) {
+    atomic_store_explicit(place(s, i++), NULL, memory_order_relaxed);
+    opq_list_add(&s->list[op->prio], op);
   }
+  s->st.submitted += i - begin;
+  atomic_store_explicit(&s->collected, i, memory_order_relaxed);
 }
 
-void fast_taken(struct opq_worker *w, bool more) {
+void fast_taken(struct opq_worker *w, uint64_t last_ns, bool more) {
   struct opq_shard *s = w->s;
-  uint64_t now = opq_now(), gap = (now - w->last_ns) / w->n;
-  w->last_ns = now;
+  uint64_t gap = (w->taken_ns - last_ns) / w->n;
   w->gap_ns += gap / 8 - w->gap_ns / 8;
-  places_give(s, w->n);
-  /* Submits leave sleepers alone while a worker looks at the inbox: it has to pass the word on. */
+  room_make(s, w->n);
+  /* Submits leave sleepers alone while a worker looks at the ring: it has to pass the word on. */
   if (more)
     fast_wake_one(s);
 }
@@ -189,19 +207,21 @@ static uint64_t spin_budget(struct opq_worker *w) {
   return want < most ? want : most;
 }
 
-/* Look at the inbox for a while. */
+/* Look at the ring for a while. */
 static bool spin(struct opq_worker *w, uint64_t budget) {
   struct opq_shard *s = w->s;
   uint64_t end = opq_now() + budget;
-  bool found = false;
-  atomic_fetch_add_explicit(&s->spinners, 1, memory_order_relaxed);
+  bool found = false, others = w->q->c.threads > 1;
+  if (others)
+    atomic_fetch_add(&s->spinners, 1);
   do {
-    for (int i = 0; i < SPIN_BLOCK && !(found = !inbox_empty(s)); i++)
+    for (int i = 0; i < SPIN_BLOCK && !(found = ring_ready(s)); i++)
       pause_cpu();
     if (!found && w->q->crowded)
       sched_yield();
   } while (!found && opq_now() < end);
-  atomic_fetch_sub_explicit(&s->spinners, 1, memory_order_relaxed);
+  if (others)
+    atomic_fetch_sub(&s->spinners, 1);
   w->misses = found ? 0 : w->misses + 1;
   w->spins++;
   w->spins_paid += found;
@@ -212,7 +232,7 @@ bool fast_more(struct opq_shard *s) {
   for (int i = 0; i < OPQ_PRIOS; i++)
     if (!opq_list_empty(&s->list[i]))
       return true;
-  return !opq_list_empty(&s->ready) || !inbox_empty(s);
+  return !opq_list_empty(&s->ready) || !ring_empty(s);
 }
 
 static void sleeper_remove(struct opq_shard *s, struct opq_worker *w) {
@@ -225,10 +245,10 @@ static void sleeper_remove(struct opq_shard *s, struct opq_worker *w) {
 void fast_wait(struct opq_worker *w) {
   struct opq_shard *s = w->s;
   uint64_t budget = spin_budget(w);
-  if (s->half_way)
-    sched_yield(); /* let its thread go on */
-  else if (budget && spin(w, budget))
+  if (budget && spin(w, budget))
     return;
+  if (!ring_empty(s) && !ring_ready(s))
+    sched_yield(); /* a submit has its place and nothing more: let its thread go on */
   pthread_mutex_lock(&s->lock);
   s->st.spins += w->spins;
   s->st.spins_paid += w->spins_paid;
@@ -239,14 +259,12 @@ void fast_wait(struct opq_worker *w) {
     w->below = s->sleepers;
     s->sleepers = w;
     s->st.sleeps++;
-    atomic_fetch_add_explicit(&s->n_sleepers, 1, memory_order_relaxed);
+    atomic_fetch_add(&s->n_sleepers, 1);
   }
   pthread_mutex_unlock(&s->lock);
   if (!sleeps)
     return;
-  /* Orders being a sleeper before looking at the inbox; pairs with fast_submit(). */
-  cmm_smp_mb();
-  if (!inbox_empty(s)) {
+  if (!ring_empty(s)) {
     pthread_mutex_lock(&s->lock);
     sleeper_remove(s, w);
     pthread_mutex_unlock(&s->lock);

@@ -5,14 +5,14 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 int bad_option(const char *name, const char *limit, const char *value) {
   fprintf(stderr, "pglog_bench: --%s must be %s, not \"%s\"\n", name, limit, value);
   return 2;
 }
 
-int parse_number(const char *name, const char *text, uint64_t min, uint64_t max,
-                        uint64_t *out) {
+int parse_number(const char *name, const char *text, uint64_t min, uint64_t max, uint64_t *out) {
   char *end, limit[64];
   errno = 0;
   unsigned long long v = strtoull(text, &end, 10);
@@ -22,4 +22,22 @@ int parse_number(const char *name, const char *text, uint64_t min, uint64_t max,
   }
   *out = v;
   return 0;
+}
+
+int parse_numbers(const char *name, const char *text, uint64_t min, uint64_t max, uint64_t *out,
+                  size_t cap, size_t *n) {
+  char part[32], limit[64];
+  for (*n = 0;; text++) {
+    size_t len = strcspn(text, ",");
+    if (len >= sizeof(part) || *n == cap) {
+      snprintf(limit, sizeof(limit), "at most %zu numbers", cap);
+      return bad_option(name, limit, text);
+    }
+    memcpy(part, text, len);
+    part[len] = 0;
+    int rc = parse_number(name, part, min, max, &out[(*n)++]);
+    text += len;
+    if (rc != 0 || *text == 0)
+      return rc;
+  }
 }

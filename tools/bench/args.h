@@ -6,11 +6,16 @@
 #ifndef BENCH_ARGS_H
 #define BENCH_ARGS_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 int bad_option(const char *name, const char *limit, const char *value);
 
 /* A decimal number from min to max. */
 int parse_number(const char *name, const char *text, uint64_t min, uint64_t max, uint64_t *out);
+
+/* The same with commas between, at most `cap` of them; *n is how many. */
+int parse_numbers(const char *name, const char *text, uint64_t min, uint64_t max, uint64_t *out,
+                  size_t cap, size_t *n);
 
 #endif

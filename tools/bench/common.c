@@ -48,3 +48,18 @@ int cmp_u64(const void *a, const void *b) {
   uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
   return (x > y) - (x < y);
 }
+
+static int cmp_double(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+double median_of(const void *structs, size_t n, size_t size, size_t offset) {
+  double *v = must_realloc(NULL, n * sizeof(*v));
+  for (size_t i = 0; i < n; i++)
+    memcpy(&v[i], (const char *)structs + i * size + offset, sizeof(*v));
+  qsort(v, n, sizeof(*v), cmp_double);
+  double m = n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+  free(v);
+  return m;
+}

@@ -54,6 +54,9 @@ double cpu_us(void);
 /* Order of two uint64_t, for qsort(). */
 int cmp_u64(const void *a, const void *b);
 
+/* The median of a double in each of n structures of `size` bytes, n > 0; `offset` is where it is. */
+double median_of(const void *structs, size_t n, size_t size, size_t offset);
+
 /* realloc() that ends the program with exit code 1 when there is no memory. */
 void *must_realloc(void *p, size_t size);
 

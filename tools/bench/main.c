@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pglog_bench - compares ways to keep the pg log. Subcommands: replay, handoff.
+ * pglog_bench - compares ways to keep the pg log. Subcommands: replay, handoff, load.
  */
 #include <signal.h>
 
 #include "common.h"
 #include "handoff.h"
+#include "load.h"
 #include "replay.h"
 
 static void usage(FILE *out) {
   fprintf(out, "usage: pglog_bench COMMAND [options]; pglog_bench COMMAND --help\n"
                "commands:\n"
                "  replay   recorded transactions of an OSD through several modes\n"
-               "  handoff  how long an operation takes from submit to a worker, by queue\n");
+               "  handoff  how long an operation takes from submit to a worker, by queue\n"
+               "  load     how long osdcore takes to open a store with many PGs\n");
 }
 
 int main(int argc, char **argv) {
@@ -26,6 +28,8 @@ int main(int argc, char **argv) {
     return replay_main(argc - 1, argv + 1);
   if (strcmp(argv[1], "handoff") == 0)
     return handoff_main(argc - 1, argv + 1);
+  if (strcmp(argv[1], "load") == 0)
+    return load_main(argc - 1, argv + 1);
   if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
     usage(stdout);
     return 0;

@@ -35,19 +35,9 @@ static const struct {
     [M_CHECKPOINT_SYNCS] = {NULL, "checkpoint_syncs", 0},
 };
 
-static int cmp_double(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 static double median(const struct report *r, size_t mode, enum metric m) {
-  double *v = must_realloc(NULL, r->rounds * sizeof(*v));
-  for (size_t i = 0; i < r->rounds; i++)
-    v[i] = r->results[mode * r->rounds + i].m[m];
-  qsort(v, r->rounds, sizeof(*v), cmp_double);
-  double mid = (v[(r->rounds - 1) / 2] + v[r->rounds / 2]) / 2;
-  free(v);
-  return mid;
+  return median_of(r->results + mode * r->rounds, r->rounds, sizeof(*r->results),
+                   offsetof(struct result, m) + (size_t)m * sizeof(double));
 }
 
 static long mode_index(const struct report *r, const char *name) {
