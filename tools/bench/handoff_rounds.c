@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "handoff_rounds.h"
+
+#include <stdlib.h>
+
+#define CAPACITY_OPS 200000 /* operations of a run that finds the highest rate */
+#define CAPACITY_RUNS 3
+
+const char *const handoff_names[HANDOFF_WHATS] = {
+    [HANDOFF_SINGLE] = "single", [HANDOFF_SHARDED] = "sharded", [HANDOFF_FAST] = "fast",
+    [HANDOFF_INLINE] = "inline", [HANDOFF_FUTEX] = "futex",
+};
+
+/* The gap at which the offered load is that share of what sharded keeps up with. */
+static int gap_of_share(double share, struct handoff_load l, double *gap_us, struct fail *f) {
+  struct handoff_result r[CAPACITY_RUNS], m;
+  l.gap_us = 0;
+  l.ops = CAPACITY_OPS;
+  for (int i = 0; i < CAPACITY_RUNS; i++)
+    if (handoff_run(HANDOFF_SHARDED, &l, &r[i], f) != 0)
+      return -1;
+  handoff_medians(r, CAPACITY_RUNS, &m);
+  *gap_us = 1e6 / (m.m[H_RATE] * share);
+  return 0;
+}
+
+/* One run of each; `n` results of each are apart. */
+static int one_round(const struct handoff_outcome *o, struct handoff_result *r, size_t n,
+                     struct fail *f) {
+  const struct handoff_load *l = &o->load;
+  for (int i = 0; i < HANDOFF_WHATS; i++)
+    if (o->has[i] && handoff_run(i, l, &r[(size_t)i * n], f) != 0)
+      return fail_set(f, "%s: %.900s", handoff_names[i], f->text);
+  return handoff_pinned(l) ? 0 : handoff_run(HANDOFF_PACE, l, &r[HANDOFF_PACE * n], f);
+}
+
+static void summarize(struct handoff_outcome *o, const struct handoff_result *r, size_t n) {
+  struct handoff_result pace;
+  handoff_medians(&r[HANDOFF_PACE * n], n, &pace);
+  for (int i = 0; i < HANDOFF_WHATS; i++) {
+    double *m = o->r[i].m;
+    if (!o->has[i])
+      continue;
+    handoff_medians(&r[(size_t)i * n], n, &o->r[i]);
+    if (!handoff_pinned(&o->load))
+      m[H_CPU] = m[H_CPU_TOTAL] - pace.m[H_CPU_TOTAL];
+  }
+}
+
+int handoff_rounds(const struct handoff_plan *p, uint32_t clients, struct handoff_outcome *o,
+                   struct fail *f) {
+  size_t n = p->rounds, all = (HANDOFF_PACE + 1) * n;
+  o->load = p->load;
+  o->load.clients = clients;
+  for (int i = 0; i < HANDOFF_WHATS; i++)
+    o->has[i] = p->use[i] && (i != HANDOFF_FUTEX || clients == 1);
+  if (p->share > 0 && gap_of_share(p->share, o->load, &o->load.gap_us, f) != 0)
+    return -1;
+  struct handoff_result *r = must_realloc(NULL, all * sizeof(*r));
+  memset(r, 0, all * sizeof(*r));
+  int rc = 0;
+  for (size_t round = 0; round < n && rc == 0; round++)
+    rc = one_round(o, r + round, n, f);
+  if (rc == 0)
+    summarize(o, r, n);
+  free(r);
+  return rc;
+}
