@@ -4,17 +4,24 @@
 #include <errno.h>
 #include <getopt.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "args.h"
 #include "handoff_rounds.h"
+#include "osdcore/osd.h"
 
 #define LIST_MAX 32
+#define GAP_US 5
+#define PIPELINE_SHARE 0.5
+#define PIPELINE_SHARDS 4 /* osdcore's default */
 
 struct args {
-  struct handoff_plan plan;
+  struct handoff_plan plan; /* its gap is < 0, its shards 0, until they are given or defaults */
   uint64_t clients[LIST_MAX];
   size_t n_clients;
-  bool json;
+  const char *queue, *db, *store; /* as given; NULL: not */
+  bool pipeline, json;
 };
 
 static void usage(FILE *out) {
@@ -25,15 +32,21 @@ static void usage(FILE *out) {
           "alone. With one client and one worker both are pinned to a processor each.\n"
           "\n"
           "  --queue=A,B,..    single, sharded, fast, inline (fast with inline run), futex (a bare\n"
-          "                    futex wake); default: all but inline. futex has one client only\n"
+          "                    futex wake, one client only, not with --pipeline); default: all but\n"
+          "                    inline\n"
           "  --clients=N,N,..  submitting threads (1)\n"
           "  --gap=US          between two operations, of all clients together; 0: as fast as they can\n"
           "                    (5)\n"
-          "  --load=F          instead: F times the highest rate that sharded keeps up with\n"
+          "  --load=F          instead: F times the highest rate that sharded keeps up with (with\n"
+          "                    --pipeline 0.5)\n"
           "  --ops=N           operations in a run (10000)\n"
           "  --rounds=N        runs of each queue, in turn; medians are reported (5)\n"
-          "  --shards=N        (1)\n"
+          "  --shards=N        (1; with --pipeline 4)\n"
           "  --threads=N       workers per shard (1)\n"
+          "  --pipeline        all of osdcore, from submit to the answer: 4K WriteFull, each request\n"
+          "                    when it is due, a new database for each run\n"
+          "  --db=DIR          where the databases go (a new folder under $TMPDIR or /tmp)\n"
+          "  --store=S         split (PG logs by the plugin) or rocksdb (split)\n"
           "  --json            JSON in place of tables: an object, or an array of them if there are\n"
           "                    several numbers of clients\n");
 }
@@ -42,6 +55,7 @@ static void usage(FILE *out) {
 /* Options                                                                                        */
 
 static int parse_queues(struct args *a, const char *text) {
+  a->queue = text;
   bool *use = a->plan.use;
   memset(use, 0, sizeof(a->plan.use));
   for (;;) {
@@ -112,7 +126,14 @@ static int parse_option(struct args *a, const char *name, const char *v) {
     return parse_32(name, v, 1024, &p->load.shards);
   if (strcmp(name, "threads") == 0)
     return parse_32(name, v, 64, &p->load.threads);
-  a->json = true;
+  if (strcmp(name, "pipeline") == 0)
+    a->pipeline = true;
+  else if (strcmp(name, "db") == 0)
+    a->db = v;
+  else if (strcmp(name, "store") == 0)
+    a->store = v;
+  else
+    a->json = true;
   return 0;
 }
 
@@ -121,9 +142,44 @@ static const struct option options[] = {
     {"gap", required_argument, NULL, 0},     {"load", required_argument, NULL, 0},
     {"ops", required_argument, NULL, 0},     {"rounds", required_argument, NULL, 0},
     {"shards", required_argument, NULL, 0},  {"threads", required_argument, NULL, 0},
-    {"json", no_argument, NULL, 0},          {"help", no_argument, NULL, 'h'},
-    {NULL, 0, NULL, 0},
+    {"pipeline", no_argument, NULL, 0},      {"db", required_argument, NULL, 0},
+    {"store", required_argument, NULL, 0},   {"json", no_argument, NULL, 0},
+    {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0},
 };
+
+static int usage_error(const char *text) {
+  fprintf(stderr, "pglog_bench: %s\n", text);
+  return 2;
+}
+
+static int check_pipeline(struct args *a) {
+  struct handoff_load *l = &a->plan.load;
+  if (a->queue && a->plan.use[HANDOFF_FUTEX])
+    return bad_option("queue", "some of single, sharded, fast, inline with --pipeline", a->queue);
+  if (a->db && (!*a->db || strlen(a->db) > 3000))
+    return bad_option("db", "a path of 1 to 3000 bytes", a->db);
+  if (a->store && strcmp(a->store, "split") != 0 && strcmp(a->store, "rocksdb") != 0)
+    return bad_option("store", "split or rocksdb", a->store);
+  a->plan.use[HANDOFF_FUTEX] = false;
+  l->store = a->store && strcmp(a->store, "rocksdb") == 0 ? OSD_STORE_ROCKSDB : OSD_STORE_SPLIT;
+  return 0;
+}
+
+/* What options mean together, and defaults that depend on others. */
+static int complete_args(struct args *a) {
+  struct handoff_plan *p = &a->plan;
+  if (p->share > 0 && p->load.gap_us >= 0)
+    return usage_error("--gap and --load say the same thing: only one of them may be given");
+  if (!a->pipeline && (a->db || a->store))
+    return usage_error(a->db ? "--db needs --pipeline" : "--store needs --pipeline");
+  if (a->pipeline && p->share == 0 && p->load.gap_us < 0)
+    p->share = PIPELINE_SHARE;
+  if (p->load.gap_us < 0)
+    p->load.gap_us = GAP_US;
+  if (p->load.shards == 0)
+    p->load.shards = a->pipeline ? PIPELINE_SHARDS : 1;
+  return a->pipeline ? check_pipeline(a) : 0;
+}
 
 /* 0, an exit code, or -1: help was printed. */
 static int parse_args(struct args *a, int argc, char **argv) {
@@ -136,7 +192,7 @@ static int parse_args(struct args *a, int argc, char **argv) {
                        [HANDOFF_FAST] = true,
                        [HANDOFF_FUTEX] = true},
                .rounds = 5,
-               .load = {.shards = 1, .threads = 1, .ops = 10000, .gap_us = 5}}};
+               .load = {.threads = 1, .ops = 10000, .gap_us = -1}}};
   while ((c = getopt_long(argc, argv, "h", options, &which)) != -1) {
     if (c == 'h') {
       usage(stdout);
@@ -152,7 +208,23 @@ static int parse_args(struct args *a, int argc, char **argv) {
     fprintf(stderr, "pglog_bench: unexpected argument \"%s\"\n", argv[optind]);
     return 2;
   }
-  return 0;
+  return complete_args(a);
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+/* Runs                                                                                           */
+
+/* Make the directory for databases, if it is missing; `made`: it was. */
+static int make_db_dir(const struct args *a, char *dir, size_t cap, bool *made, struct fail *f) {
+  const char *tmp = getenv("TMPDIR");
+  if (a->db) {
+    snprintf(dir, cap, "%s", a->db);
+    *made = mkdir(dir, 0755) == 0;
+    return *made || errno == EEXIST ? 0 : fail_set(f, "--db=%s: %s", dir, strerror(errno));
+  }
+  snprintf(dir, cap, "%s/pglog_bench.XXXXXX", tmp && *tmp ? tmp : "/tmp");
+  *made = mkdtemp(dir) != NULL;
+  return *made ? 0 : fail_set(f, "%s: %s", dir, strerror(errno));
 }
 
 static int run_all(const struct args *a, struct fail *f) {
@@ -175,13 +247,27 @@ static int run_all(const struct args *a, struct fail *f) {
   return 0;
 }
 
+static int run_in_dir(struct args *a, struct fail *f) {
+  char dir[4096];
+  bool made = false;
+  if (!a->pipeline)
+    return run_all(a, f);
+  if (make_db_dir(a, dir, sizeof(dir), &made, f) != 0)
+    return -1;
+  a->plan.load.db = dir;
+  int rc = run_all(a, f);
+  if (made && rmdir(dir) != 0 && rc == 0)
+    rc = fail_set(f, "%s: %s", dir, strerror(errno));
+  return rc;
+}
+
 int handoff_main(int argc, char **argv) {
   struct args a;
   struct fail f;
   int rc = parse_args(&a, argc, argv);
   if (rc != 0)
     return rc < 0 ? 0 : rc;
-  if (run_all(&a, &f) != 0) {
+  if (run_in_dir(&a, &f) != 0) {
     fprintf(stderr, "pglog_bench: %s\n", f.text);
     return 1;
   }

@@ -3,7 +3,9 @@
 
 #include <stdlib.h>
 
-#define CAPACITY_OPS 200000 /* operations of a run that finds the highest rate */
+/* Operations of a run that finds the highest rate. */
+#define CAPACITY_OPS 200000
+#define CAPACITY_PIPELINE_OPS 20000
 #define CAPACITY_RUNS 3
 
 const char *const handoff_names[HANDOFF_WHATS] = {
@@ -11,16 +13,21 @@ const char *const handoff_names[HANDOFF_WHATS] = {
     [HANDOFF_INLINE] = "inline", [HANDOFF_FUTEX] = "futex",
 };
 
-/* The gap at which the offered load is that share of what sharded keeps up with. */
-static int gap_of_share(double share, struct handoff_load l, double *gap_us, struct fail *f) {
-  struct handoff_result r[CAPACITY_RUNS], m;
+/* As fast as the clients can: what limits the operations in flight (the queue's capacity, the store's
+ * limits) holds them up. */
+static int run_full(int what, struct handoff_load l, struct handoff_result *out, struct fail *f) {
   l.gap_us = 0;
-  l.ops = CAPACITY_OPS;
+  l.ops = l.db ? CAPACITY_PIPELINE_OPS : CAPACITY_OPS;
+  return handoff_run(what, &l, out, f);
+}
+
+static int measure_capacity(const struct handoff_load *l, double *ops_per_s, struct fail *f) {
+  struct handoff_result r[CAPACITY_RUNS], m;
   for (int i = 0; i < CAPACITY_RUNS; i++)
-    if (handoff_run(HANDOFF_SHARDED, &l, &r[i], f) != 0)
-      return -1;
+    if (run_full(HANDOFF_SHARDED, *l, &r[i], f) != 0)
+      return fail_set(f, "capacity of sharded: %.900s", f->text);
   handoff_medians(r, CAPACITY_RUNS, &m);
-  *gap_us = 1e6 / (m.m[H_RATE] * share);
+  *ops_per_s = m.m[H_RATE];
   return 0;
 }
 
@@ -54,8 +61,12 @@ int handoff_rounds(const struct handoff_plan *p, uint32_t clients, struct handof
   o->load.clients = clients;
   for (int i = 0; i < HANDOFF_WHATS; i++)
     o->has[i] = p->use[i] && (i != HANDOFF_FUTEX || clients == 1);
-  if (p->share > 0 && gap_of_share(p->share, o->load, &o->load.gap_us, f) != 0)
-    return -1;
+  o->capacity = 0;
+  if (p->share > 0) {
+    if (measure_capacity(&o->load, &o->capacity, f) != 0)
+      return -1;
+    o->load.gap_us = 1e6 / (o->capacity * p->share);
+  }
   struct handoff_result *r = must_realloc(NULL, all * sizeof(*r));
   memset(r, 0, all * sizeof(*r));
   int rc = 0;

@@ -18,6 +18,7 @@ struct handoff_plan {
 
 struct handoff_outcome {
   struct handoff_load load;
+  double capacity; /* operations per second that sharded keeps up with; 0: not measured */
   bool has[HANDOFF_WHATS];
   struct handoff_result r[HANDOFF_WHATS]; /* medians */
 };

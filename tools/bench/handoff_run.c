@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "handoff_clients.h"
+#include "handoff_pipeline.h"
 
 #define PGS_PER_SHARD 8
 
@@ -30,7 +31,7 @@ struct bench {
 };
 
 bool handoff_pinned(const struct handoff_load *l) {
-  return l->clients == 1 && l->shards * l->threads == 1;
+  return !l->db && l->clients == 1 && l->shards * l->threads == 1;
 }
 
 /* ---------------------------------------------------------------------------------------------- */
@@ -172,6 +173,8 @@ static double wakes(struct bench *b) {
 int handoff_run(int what, const struct handoff_load *l, struct handoff_result *out,
                 struct fail *f) {
   struct bench b = {.l = l, .what = what};
+  if (l->db && what != HANDOFF_PACE)
+    return handoff_pipeline(what, l, out, f);
   memset(out, 0, sizeof(*out));
   b.ops = must_realloc(NULL, l->ops * sizeof(*b.ops));
   memset(b.ops, 0, l->ops * sizeof(*b.ops));
