@@ -9,6 +9,7 @@
 
 #include "args.h"
 #include "handoff_rounds.h"
+#include "handoff_svg.h"
 #include "osdcore/osd.h"
 
 #define LIST_MAX 32
@@ -20,7 +21,7 @@ struct args {
   struct handoff_plan plan; /* its gap is < 0, its shards 0, until they are given or defaults */
   uint64_t clients[LIST_MAX];
   size_t n_clients;
-  const char *queue, *db, *store; /* as given; NULL: not */
+  const char *queue, *db, *store, *svg; /* as given; NULL: not */
   bool pipeline, json;
 };
 
@@ -47,6 +48,9 @@ static void usage(FILE *out) {
           "                    when it is due, a new database for each run\n"
           "  --db=DIR          where the databases go (a new folder under $TMPDIR or /tmp)\n"
           "  --store=S         split (PG logs by the plugin) or rocksdb (split)\n"
+          "  --svg=FILE        plots, by gnuplot: latency, CPU by thread, and the highest rate of each\n"
+          "                    queue over the number of clients, from one more run of each in a round.\n"
+          "                    FILE.gnuplot is what they are made from\n"
           "  --json            JSON in place of tables: an object, or an array of them if there are\n"
           "                    several numbers of clients\n");
 }
@@ -132,6 +136,8 @@ static int parse_option(struct args *a, const char *name, const char *v) {
     a->db = v;
   else if (strcmp(name, "store") == 0)
     a->store = v;
+  else if (strcmp(name, "svg") == 0)
+    a->svg = v;
   else
     a->json = true;
   return 0;
@@ -143,13 +149,21 @@ static const struct option options[] = {
     {"ops", required_argument, NULL, 0},     {"rounds", required_argument, NULL, 0},
     {"shards", required_argument, NULL, 0},  {"threads", required_argument, NULL, 0},
     {"pipeline", no_argument, NULL, 0},      {"db", required_argument, NULL, 0},
-    {"store", required_argument, NULL, 0},   {"json", no_argument, NULL, 0},
-    {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0},
+    {"store", required_argument, NULL, 0},   {"svg", required_argument, NULL, 0},
+    {"json", no_argument, NULL, 0},          {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
 };
 
 static int usage_error(const char *text) {
   fprintf(stderr, "pglog_bench: %s\n", text);
   return 2;
+}
+
+static bool futex_only(const struct args *a) {
+  for (int i = 0; i < HANDOFF_WHATS; i++)
+    if (a->plan.use[i] && i != HANDOFF_FUTEX)
+      return false;
+  return true;
 }
 
 static int check_pipeline(struct args *a) {
@@ -170,6 +184,11 @@ static int complete_args(struct args *a) {
   struct handoff_plan *p = &a->plan;
   if (p->share > 0 && p->load.gap_us >= 0)
     return usage_error("--gap and --load say the same thing: only one of them may be given");
+  if (a->svg && (!*a->svg || strlen(a->svg) > SVG_PATH_MAX))
+    return bad_option("svg", "a path of 1 to 3000 bytes", a->svg);
+  for (size_t i = 0; i < a->n_clients; i++)
+    if (futex_only(a) && a->clients[i] > 1)
+      return usage_error("--queue=futex has one client only");
   if (!a->pipeline && (a->db || a->store))
     return usage_error(a->db ? "--db needs --pipeline" : "--store needs --pipeline");
   if (a->pipeline && p->share == 0 && p->load.gap_us < 0)
@@ -178,6 +197,7 @@ static int complete_args(struct args *a) {
     p->load.gap_us = GAP_US;
   if (p->load.shards == 0)
     p->load.shards = a->pipeline ? PIPELINE_SHARDS : 1;
+  p->max_rate = a->svg != NULL;
   return a->pipeline ? check_pipeline(a) : 0;
 }
 
@@ -227,17 +247,17 @@ static int make_db_dir(const struct args *a, char *dir, size_t cap, bool *made, 
   return *made ? 0 : fail_set(f, "%s: %s", dir, strerror(errno));
 }
 
-static int run_all(const struct args *a, struct fail *f) {
+/* Print each number of clients when it is done. */
+static int run_clients(const struct args *a, struct handoff_outcome *o, struct fail *f) {
   if (a->json && a->n_clients > 1)
     printf("[");
   for (size_t i = 0; i < a->n_clients; i++) {
-    struct handoff_outcome o;
-    if (handoff_rounds(&a->plan, (uint32_t)a->clients[i], &o, f) != 0)
+    if (handoff_rounds(&a->plan, (uint32_t)a->clients[i], &o[i], f) != 0)
       return -1;
     if (!a->json)
-      handoff_table(&a->plan, &o);
+      handoff_table(&a->plan, &o[i]);
     else {
-      handoff_json(&o);
+      handoff_json(&o[i]);
       printf("%s", i + 1 < a->n_clients ? "," : "");
     }
     fflush(stdout);
@@ -245,6 +265,17 @@ static int run_all(const struct args *a, struct fail *f) {
   if (a->json)
     printf("%s\n", a->n_clients > 1 ? "]" : "");
   return 0;
+}
+
+static int run_all(const struct args *a, struct fail *f) {
+  if (a->svg && handoff_svg_check(a->svg, f) != 0)
+    return -1;
+  struct handoff_outcome *o = must_realloc(NULL, a->n_clients * sizeof(*o));
+  int rc = run_clients(a, o, f);
+  if (rc == 0 && a->svg)
+    rc = handoff_svg(a->svg, &a->plan, o, a->n_clients, f);
+  free(o);
+  return rc;
 }
 
 static int run_in_dir(struct args *a, struct fail *f) {

@@ -13,26 +13,27 @@ static const struct field {
   const char *json;
   const char *title; /* in the table */
   int width, decimals;
-  bool cpu;      /* in the second table, in % of a processor */
-  bool pipeline; /* only there */
+  bool cpu; /* in the second table, in % of a processor */
+  enum { ALWAYS, PIPELINE, MAX_RATE } only;
 } fields[] = {
-    {H_AVG, "avg_us", "avg", 9, 2, false, false},
-    {H_MIN, "min_us", "min", 9, 2, false, false},
-    {H_P50, "p50_us", "p50", 9, 2, false, false},
-    {H_P99, "p99_us", "p99", 9, 2, false, false},
-    {H_P999, "p999_us", "p99.9", 9, 2, false, false},
-    {H_WAKES, "wakes_per_op", "wakes/op", 9, 3, false, false},
-    {H_CPU, "cpu_us_per_op", "CPU/op", 9, 2, false, false},
-    {H_SUBMIT, "submit_us", "submit", 9, 2, false, false},
-    {H_RATE, "ops_per_s", "ops/s", 10, 0, false, false},
-    {H_E2E_P50, "e2e_p50_us", "answer p50", 11, 1, false, true},
-    {H_E2E_P99, "e2e_p99_us", "answer p99", 11, 1, false, true},
-    {H_CLIENT_CPU, "client_cpu", "client", 9, 1, true, false},
-    {H_WORKER_CPU, "worker_cpu", "worker", 9, 1, true, false},
-    {H_COMMITTER_CPU, "committer_cpu", "committer", 10, 1, true, true},
-    {H_CHECKPOINT_CPU, "checkpoint_cpu", "check points", 13, 1, true, true},
-    {H_ROCKSDB_CPU, "rocksdb_cpu", "RocksDB", 9, 1, true, true},
-    {H_OTHER_CPU, "other_cpu", "other", 9, 1, true, true},
+    {H_AVG, "avg_us", "avg", 9, 2, false, ALWAYS},
+    {H_MIN, "min_us", "min", 9, 2, false, ALWAYS},
+    {H_P50, "p50_us", "p50", 9, 2, false, ALWAYS},
+    {H_P99, "p99_us", "p99", 9, 2, false, ALWAYS},
+    {H_P999, "p999_us", "p99.9", 9, 2, false, ALWAYS},
+    {H_WAKES, "wakes_per_op", "wakes/op", 9, 3, false, ALWAYS},
+    {H_CPU, "cpu_us_per_op", "CPU/op", 9, 2, false, ALWAYS},
+    {H_SUBMIT, "submit_us", "submit", 9, 2, false, ALWAYS},
+    {H_RATE, "ops_per_s", "ops/s", 10, 0, false, ALWAYS},
+    {H_MAX_RATE, "max_ops_per_s", "max ops/s", 10, 0, false, MAX_RATE},
+    {H_E2E_P50, "e2e_p50_us", "answer p50", 11, 1, false, PIPELINE},
+    {H_E2E_P99, "e2e_p99_us", "answer p99", 11, 1, false, PIPELINE},
+    {H_CLIENT_CPU, "client_cpu", "client", 9, 1, true, ALWAYS},
+    {H_WORKER_CPU, "worker_cpu", "worker", 9, 1, true, ALWAYS},
+    {H_COMMITTER_CPU, "committer_cpu", "committer", 10, 1, true, PIPELINE},
+    {H_CHECKPOINT_CPU, "checkpoint_cpu", "check points", 13, 1, true, PIPELINE},
+    {H_ROCKSDB_CPU, "rocksdb_cpu", "RocksDB", 9, 1, true, PIPELINE},
+    {H_OTHER_CPU, "other_cpu", "other", 9, 1, true, PIPELINE},
 };
 #define N_FIELDS (sizeof(fields) / sizeof(fields[0]))
 
@@ -41,7 +42,7 @@ static const char *store_name(const struct handoff_load *l) {
 }
 
 static bool shown(const struct field *f, const struct handoff_outcome *o) {
-  return o->load.db || !f->pipeline;
+  return f->only == ALWAYS || (f->only == PIPELINE ? o->load.db != NULL : o->max_rate);
 }
 
 /* ---------------------------------------------------------------------------------------------- */

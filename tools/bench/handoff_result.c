@@ -2,9 +2,12 @@
  *
  * handoff_result.c - figures of a run from its latencies, and medians over runs.
  */
+#include <math.h>
 #include <stdlib.h>
 
 #include "handoff_run.h"
+
+double handoff_tail(size_t i) { return pow(10, -4 * (double)i / (HANDOFF_QUANTILES - 1)); }
 
 void handoff_latencies(uint64_t *ns, size_t n, struct handoff_result *out) {
   double *m = out->m;
@@ -17,6 +20,10 @@ void handoff_latencies(uint64_t *ns, size_t n, struct handoff_result *out) {
   m[H_P50] = (double)ns[n / 2] / 1e3;
   m[H_P99] = (double)ns[n - 1 - n / 100] / 1e3;
   m[H_P999] = (double)ns[n - 1 - n / 1000] / 1e3;
+  for (size_t i = 0; i < HANDOFF_QUANTILES; i++) {
+    size_t longer = (size_t)(handoff_tail(i) * (double)n);
+    out->q[i] = (double)ns[longer < n ? n - 1 - longer : 0] / 1e3;
+  }
 }
 
 static int cmp_double(const void *a, const void *b) {

@@ -14,11 +14,13 @@ struct handoff_plan {
   uint64_t rounds;          /* up to HANDOFF_ROUNDS_MAX */
   struct handoff_load load; /* all but clients; the gap, if there is no share */
   double share;             /* of the highest rate that sharded keeps up with; 0: the gap counts */
+  bool max_rate; /* measure the highest rate of each, too */
 };
 
 struct handoff_outcome {
   struct handoff_load load;
   double capacity; /* operations per second that sharded keeps up with; 0: not measured */
+  bool max_rate;   /* it was measured */
   bool has[HANDOFF_WHATS];
   struct handoff_result r[HANDOFF_WHATS]; /* medians */
 };

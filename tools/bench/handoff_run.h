@@ -16,6 +16,7 @@
 #include "osdcore/opq.h"
 
 #define HANDOFF_ROUNDS_MAX 1000u
+#define HANDOFF_QUANTILES 200u
 
 /* What is measured: a kind of queue, or one of these. */
 enum handoff_what {
@@ -45,8 +46,9 @@ enum handoff_metric {
   H_P999,
   H_WAKES,      /* per operation */
   H_CPU,        /* us per operation, of workers and submitting; the pace itself is left out */
-  H_SUBMIT,     /* us that a submit takes */
+  H_SUBMIT,     /* us that a submit takes, its waiting for room included */
   H_RATE,       /* operations per second */
+  H_MAX_RATE,   /* the same without a gap; 0: not measured (handoff_run() does not) */
   H_CPU_TOTAL,  /* us of CPU per operation, the pace included */
   H_CLIENT_CPU, /* share of one processor: the average client, and ... */
   H_WORKER_CPU, /* ... the average worker */
@@ -62,6 +64,7 @@ enum handoff_metric {
 
 struct handoff_result {
   double m[H_METRICS];
+  double q[HANDOFF_QUANTILES]; /* us that handoff_tail(i) of the operations took, or longer */
 };
 
 /* Run once. HANDOFF_PACE has no latencies; its H_CPU_TOTAL is what the caller takes off (H_CPU is
@@ -71,6 +74,9 @@ int handoff_run(int what, const struct handoff_load *l, struct handoff_result *o
 
 /* Are clients and workers of this load pinned? */
 bool handoff_pinned(const struct handoff_load *l);
+
+/* From 1 (all) to 0.0001, in equal steps of its logarithm. */
+double handoff_tail(size_t i);
 
 /* The latencies' figures, from `n` of them in ns; they are sorted in place. */
 void handoff_latencies(uint64_t *ns, size_t n, struct handoff_result *out);
