@@ -3,38 +3,26 @@
 
 #include <errno.h>
 #include <getopt.h>
-#include <inttypes.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "args.h"
-#include "handoff_run.h"
-#include "osdcore/opq.h"
+#include "handoff_rounds.h"
+#include "handoff_svg.h"
+#include "osdcore/osd.h"
 
 #define LIST_MAX 32
-#define CAPACITY_OPS 200000 /* operations of a run that finds the highest rate */
-#define CAPACITY_RUNS 3
-
-static const struct what {
-  const char *name;
-  int what;
-} whats[] = {
-    {"single", OPQ_SINGLE},      {"sharded", OPQ_SHARDED},  {"fast", OPQ_FAST},
-    {"inline", HANDOFF_INLINE},  {"futex", HANDOFF_FUTEX},
-};
-#define N_WHATS (sizeof(whats) / sizeof(whats[0]))
-#define FUTEX (N_WHATS - 1)
-
-static const char *const metric_names[H_METRICS] = {
-    "avg_us",       "min_us",        "p50_us",    "p99_us",   "p999_us",
-    "wakes_per_op", "cpu_us_per_op", "submit_us", "ops_per_s"};
+#define GAP_US 5
+#define PIPELINE_SHARE 0.5
+#define PIPELINE_SHARDS 4 /* osdcore's default */
 
 struct args {
-  bool use[N_WHATS];
+  struct handoff_plan plan; /* its gap is < 0, its shards 0, until they are given or defaults */
   uint64_t clients[LIST_MAX];
   size_t n_clients;
-  uint64_t ops, rounds, shards, threads;
-  double gap_us, load; /* load > 0: in place of the gap */
-  bool json;
+  const char *queue, *db, *store, *svg; /* as given; NULL: not */
+  bool pipeline, json;
 };
 
 static void usage(FILE *out) {
@@ -45,15 +33,24 @@ static void usage(FILE *out) {
           "alone. With one client and one worker both are pinned to a processor each.\n"
           "\n"
           "  --queue=A,B,..    single, sharded, fast, inline (fast with inline run), futex (a bare\n"
-          "                    futex wake); default: all but inline. futex has one client only\n"
+          "                    futex wake, one client only, not with --pipeline); default: all but\n"
+          "                    inline\n"
           "  --clients=N,N,..  submitting threads (1)\n"
           "  --gap=US          between two operations, of all clients together; 0: as fast as they can\n"
           "                    (5)\n"
-          "  --load=F          instead: F times the highest rate that sharded keeps up with\n"
+          "  --load=F          instead: F times the highest rate that sharded keeps up with (with\n"
+          "                    --pipeline 0.5)\n"
           "  --ops=N           operations in a run (10000)\n"
           "  --rounds=N        runs of each queue, in turn; medians are reported (5)\n"
-          "  --shards=N        (1)\n"
+          "  --shards=N        (1; with --pipeline 4)\n"
           "  --threads=N       workers per shard (1)\n"
+          "  --pipeline        all of osdcore, from submit to the answer: 4K WriteFull, each request\n"
+          "                    when it is due, a new database for each run\n"
+          "  --db=DIR          where the databases go (a new folder under $TMPDIR or /tmp)\n"
+          "  --store=S         split (PG logs by the plugin) or rocksdb (split)\n"
+          "  --svg=FILE        plots, by gnuplot: latency, CPU by thread, and the highest rate of each\n"
+          "                    queue over the number of clients, from one more run of each in a round.\n"
+          "                    FILE.gnuplot is what they are made from\n"
           "  --json            JSON in place of tables: an object, or an array of them if there are\n"
           "                    several numbers of clients\n");
 }
@@ -62,14 +59,17 @@ static void usage(FILE *out) {
 /* Options                                                                                        */
 
 static int parse_queues(struct args *a, const char *text) {
-  memset(a->use, 0, sizeof(a->use));
+  a->queue = text;
+  bool *use = a->plan.use;
+  memset(use, 0, sizeof(a->plan.use));
   for (;;) {
     size_t len = strcspn(text, ","), i = 0;
-    while (i < N_WHATS && (strlen(whats[i].name) != len || strncmp(whats[i].name, text, len) != 0))
+    while (i < HANDOFF_WHATS &&
+           (strlen(handoff_names[i]) != len || strncmp(handoff_names[i], text, len) != 0))
       i++;
-    if (i == N_WHATS)
+    if (i == HANDOFF_WHATS)
       return bad_option("queue", "some of single, sharded, fast, inline, futex", text);
-    a->use[i] = true;
+    use[i] = true;
     if (text[len] == 0)
       return 0;
     text += len + 1;
@@ -104,24 +104,42 @@ static int parse_real(const char *name, const char *text, double min, double max
   return 0;
 }
 
+static int parse_32(const char *name, const char *text, uint32_t max, uint32_t *out) {
+  uint64_t v;
+  int rc = parse_number(name, text, 1, max, &v);
+  if (rc == 0)
+    *out = (uint32_t)v;
+  return rc;
+}
+
 static int parse_option(struct args *a, const char *name, const char *v) {
+  struct handoff_plan *p = &a->plan;
   if (strcmp(name, "queue") == 0)
     return parse_queues(a, v);
   if (strcmp(name, "clients") == 0)
     return parse_clients(a, v);
   if (strcmp(name, "gap") == 0)
-    return parse_real(name, v, 0, 1e6, &a->gap_us);
+    return parse_real(name, v, 0, 1e6, &p->load.gap_us);
   if (strcmp(name, "load") == 0)
-    return parse_real(name, v, 0.01, 10, &a->load);
+    return parse_real(name, v, 0.01, 10, &p->share);
   if (strcmp(name, "ops") == 0)
-    return parse_number(name, v, 1000, 100000000, &a->ops);
+    return parse_number(name, v, 1000, 100000000, &p->load.ops);
   if (strcmp(name, "rounds") == 0)
-    return parse_number(name, v, 1, 1000, &a->rounds);
+    return parse_number(name, v, 1, HANDOFF_ROUNDS_MAX, &p->rounds);
   if (strcmp(name, "shards") == 0)
-    return parse_number(name, v, 1, 1024, &a->shards);
+    return parse_32(name, v, 1024, &p->load.shards);
   if (strcmp(name, "threads") == 0)
-    return parse_number(name, v, 1, 64, &a->threads);
-  a->json = true;
+    return parse_32(name, v, 64, &p->load.threads);
+  if (strcmp(name, "pipeline") == 0)
+    a->pipeline = true;
+  else if (strcmp(name, "db") == 0)
+    a->db = v;
+  else if (strcmp(name, "store") == 0)
+    a->store = v;
+  else if (strcmp(name, "svg") == 0)
+    a->svg = v;
+  else
+    a->json = true;
   return 0;
 }
 
@@ -130,21 +148,71 @@ static const struct option options[] = {
     {"gap", required_argument, NULL, 0},     {"load", required_argument, NULL, 0},
     {"ops", required_argument, NULL, 0},     {"rounds", required_argument, NULL, 0},
     {"shards", required_argument, NULL, 0},  {"threads", required_argument, NULL, 0},
+    {"pipeline", no_argument, NULL, 0},      {"db", required_argument, NULL, 0},
+    {"store", required_argument, NULL, 0},   {"svg", required_argument, NULL, 0},
     {"json", no_argument, NULL, 0},          {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
 
+static int usage_error(const char *text) {
+  fprintf(stderr, "pglog_bench: %s\n", text);
+  return 2;
+}
+
+static bool futex_only(const struct args *a) {
+  for (int i = 0; i < HANDOFF_WHATS; i++)
+    if (a->plan.use[i] && i != HANDOFF_FUTEX)
+      return false;
+  return true;
+}
+
+static int check_pipeline(struct args *a) {
+  struct handoff_load *l = &a->plan.load;
+  if (a->queue && a->plan.use[HANDOFF_FUTEX])
+    return bad_option("queue", "some of single, sharded, fast, inline with --pipeline", a->queue);
+  if (a->db && (!*a->db || strlen(a->db) > 3000))
+    return bad_option("db", "a path of 1 to 3000 bytes", a->db);
+  if (a->store && strcmp(a->store, "split") != 0 && strcmp(a->store, "rocksdb") != 0)
+    return bad_option("store", "split or rocksdb", a->store);
+  a->plan.use[HANDOFF_FUTEX] = false;
+  l->store = a->store && strcmp(a->store, "rocksdb") == 0 ? OSD_STORE_ROCKSDB : OSD_STORE_SPLIT;
+  return 0;
+}
+
+/* What options mean together, and defaults that depend on others. */
+static int complete_args(struct args *a) {
+  struct handoff_plan *p = &a->plan;
+  if (p->share > 0 && p->load.gap_us >= 0)
+    return usage_error("--gap and --load say the same thing: only one of them may be given");
+  if (a->svg && (!*a->svg || strlen(a->svg) > SVG_PATH_MAX))
+    return bad_option("svg", "a path of 1 to 3000 bytes", a->svg);
+  for (size_t i = 0; i < a->n_clients; i++)
+    if (futex_only(a) && a->clients[i] > 1)
+      return usage_error("--queue=futex has one client only");
+  if (!a->pipeline && (a->db || a->store))
+    return usage_error(a->db ? "--db needs --pipeline" : "--store needs --pipeline");
+  if (a->pipeline && p->share == 0 && p->load.gap_us < 0)
+    p->share = PIPELINE_SHARE;
+  if (p->load.gap_us < 0)
+    p->load.gap_us = GAP_US;
+  if (p->load.shards == 0)
+    p->load.shards = a->pipeline ? PIPELINE_SHARDS : 1;
+  p->max_rate = a->svg != NULL;
+  return a->pipeline ? check_pipeline(a) : 0;
+}
+
 /* 0, an exit code, or -1: help was printed. */
 static int parse_args(struct args *a, int argc, char **argv) {
   int c, which = 0;
-  *a = (struct args){.clients = {1},
-                     .n_clients = 1,
-                     .ops = 10000,
-                     .rounds = 5,
-                     .shards = 1,
-                     .threads = 1,
-                     .gap_us = 5,
-                     .use = {true, true, true, false, true}};
+  *a = (struct args){
+      .clients = {1},
+      .n_clients = 1,
+      .plan = {.use = {[HANDOFF_SINGLE] = true,
+                       [HANDOFF_SHARDED] = true,
+                       [HANDOFF_FAST] = true,
+                       [HANDOFF_FUTEX] = true},
+               .rounds = 5,
+               .load = {.threads = 1, .ops = 10000, .gap_us = -1}}};
   while ((c = getopt_long(argc, argv, "h", options, &which)) != -1) {
     if (c == 'h') {
       usage(stdout);
@@ -160,126 +228,68 @@ static int parse_args(struct args *a, int argc, char **argv) {
     fprintf(stderr, "pglog_bench: unexpected argument \"%s\"\n", argv[optind]);
     return 2;
   }
-  return 0;
+  return complete_args(a);
 }
 
 /* ---------------------------------------------------------------------------------------------- */
 /* Runs                                                                                           */
 
-static int cmp_double(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
+/* Make the directory for databases, if it is missing; `made`: it was. */
+static int make_db_dir(const struct args *a, char *dir, size_t cap, bool *made, struct fail *f) {
+  const char *tmp = getenv("TMPDIR");
+  if (a->db) {
+    snprintf(dir, cap, "%s", a->db);
+    *made = mkdir(dir, 0755) == 0;
+    return *made || errno == EEXIST ? 0 : fail_set(f, "--db=%s: %s", dir, strerror(errno));
+  }
+  snprintf(dir, cap, "%s/pglog_bench.XXXXXX", tmp && *tmp ? tmp : "/tmp");
+  *made = mkdtemp(dir) != NULL;
+  return *made ? 0 : fail_set(f, "%s: %s", dir, strerror(errno));
 }
 
-static double median(const struct handoff_result *r, size_t n, size_t offset) {
-  double v[1000];
-  for (size_t i = 0; i < n; i++)
-    memcpy(&v[i], (const char *)&r[i] + offset, sizeof(v[i]));
-  qsort(v, n, sizeof(v[0]), cmp_double);
-  return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-}
-
-static struct handoff_result medians(const struct handoff_result *r, size_t n) {
-  struct handoff_result out;
-  for (size_t i = 0; i < H_METRICS; i++)
-    out.m[i] = median(r, n, offsetof(struct handoff_result, m) + i * sizeof(double));
-  out.cpu_total = median(r, n, offsetof(struct handoff_result, cpu_total));
-  out.client_cpu = median(r, n, offsetof(struct handoff_result, client_cpu));
-  out.worker_cpu = median(r, n, offsetof(struct handoff_result, worker_cpu));
-  return out;
-}
-
-/* The gap at which the offered load is a->load. */
-static int gap_of_load(const struct args *a, struct handoff_load l, double *gap_us,
-                       struct fail *f) {
-  struct handoff_result r[CAPACITY_RUNS];
-  l.gap_us = 0;
-  l.ops = CAPACITY_OPS;
-  for (int i = 0; i < CAPACITY_RUNS; i++)
-    if (handoff_run(OPQ_SHARDED, &l, &r[i], f) != 0)
+/* Print each number of clients when it is done. */
+static int run_clients(const struct args *a, struct handoff_outcome *o, struct fail *f) {
+  if (a->json && a->n_clients > 1)
+    printf("[");
+  for (size_t i = 0; i < a->n_clients; i++) {
+    if (handoff_rounds(&a->plan, (uint32_t)a->clients[i], &o[i], f) != 0)
       return -1;
-  *gap_us = 1e6 / (medians(r, CAPACITY_RUNS).m[H_RATE] * a->load);
+    if (!a->json)
+      handoff_table(&a->plan, &o[i]);
+    else {
+      handoff_json(&o[i]);
+      printf("%s", i + 1 < a->n_clients ? "," : "");
+    }
+    fflush(stdout);
+  }
+  if (a->json)
+    printf("%s\n", a->n_clients > 1 ? "]" : "");
   return 0;
 }
 
-struct outcome {
-  struct handoff_load load;
-  bool has[N_WHATS];
-  struct handoff_result r[N_WHATS];
-};
-
-static int run_clients(const struct args *a, uint32_t clients, struct outcome *o, struct fail *f) {
-  struct handoff_load *l = &o->load;
-  *l = (struct handoff_load){.clients = clients,
-                             .shards = (uint32_t)a->shards,
-                             .threads = (uint32_t)a->threads,
-                             .ops = a->ops,
-                             .gap_us = a->gap_us};
-  if (a->load > 0 && gap_of_load(a, *l, &l->gap_us, f) != 0)
+static int run_all(const struct args *a, struct fail *f) {
+  if (a->svg && handoff_svg_check(a->svg, f) != 0)
     return -1;
-  size_t n = a->rounds;
-  struct handoff_result *r = must_realloc(NULL, (N_WHATS + 1) * n * sizeof(*r)), *pace = r + N_WHATS * n;
-  int rc = 0;
-  for (size_t i = 0; i < N_WHATS; i++)
-    o->has[i] = a->use[i] && (i != FUTEX || clients == 1);
-  for (size_t round = 0; round < n && rc == 0; round++) {
-    for (size_t i = 0; i < N_WHATS && rc == 0; i++)
-      if (o->has[i])
-        rc = handoff_run(whats[i].what, l, &r[i * n + round], f);
-    if (rc == 0 && !handoff_pinned(l))
-      rc = handoff_run(HANDOFF_PACE, l, &pace[round], f);
-  }
-  for (size_t i = 0; i < N_WHATS && rc == 0; i++)
-    if (o->has[i]) {
-      o->r[i] = medians(&r[i * n], n);
-      if (!handoff_pinned(l))
-        o->r[i].m[H_CPU] = o->r[i].cpu_total - medians(pace, n).cpu_total;
-    }
-  free(r);
+  struct handoff_outcome *o = must_realloc(NULL, a->n_clients * sizeof(*o));
+  int rc = run_clients(a, o, f);
+  if (rc == 0 && a->svg)
+    rc = handoff_svg(a->svg, &a->plan, o, a->n_clients, f);
+  free(o);
   return rc;
 }
 
-/* ---------------------------------------------------------------------------------------------- */
-/* Report                                                                                         */
-
-static void print_json(const struct outcome *o) {
-  const char *sep = "";
-  printf("{\"gap_us\":%.3f,\"clients\":%u,\"shards\":%u,\"threads\":%u,\"ops\":%" PRIu64
-         ",\"pinned\":%s,\"queues\":{",
-         o->load.gap_us, o->load.clients, o->load.shards, o->load.threads, o->load.ops,
-         handoff_pinned(&o->load) ? "true" : "false");
-  for (size_t i = 0; i < N_WHATS; i++) {
-    if (!o->has[i])
-      continue;
-    printf("%s\"%s\":{", sep, whats[i].name);
-    for (size_t k = 0; k < H_METRICS; k++)
-      printf("\"%s\":%.4f,", metric_names[k], o->r[i].m[k]);
-    printf("\"client_cpu\":%.4f,\"worker_cpu\":%.4f}", o->r[i].client_cpu, o->r[i].worker_cpu);
-    sep = ",";
-  }
-  printf("}}");
-}
-
-static void print_table(const struct args *a, const struct outcome *o) {
-  const struct handoff_load *l = &o->load;
-  printf("%u client%s, %u shard%s of %u worker%s%s, ", l->clients, l->clients == 1 ? "" : "s",
-         l->shards, l->shards == 1 ? "" : "s", l->threads, l->threads == 1 ? "" : "s",
-         handoff_pinned(l) ? " (pinned)" : "");
-  if (l->gap_us > 0)
-    printf("an operation each %.2f us", l->gap_us);
-  else
-    printf("operations as fast as they can");
-  printf("; %" PRIu64 " operations, %" PRIu64 " rounds (medians); us\n", l->ops, a->rounds);
-  printf("%-8s %9s %9s %9s %9s %9s %9s %9s %9s %10s\n", "queue", "avg", "min", "p50", "p99",
-         "p99.9", "wakes/op", "CPU/op", "submit", "ops/s");
-  for (size_t i = 0; i < N_WHATS; i++) {
-    const double *m = o->r[i].m;
-    if (o->has[i])
-      printf("%-8s %9.2f %9.2f %9.2f %9.2f %9.2f %9.3f %9.2f %9.2f %10.0f\n", whats[i].name,
-             m[H_AVG], m[H_MIN], m[H_P50], m[H_P99], m[H_P999], m[H_WAKES], m[H_CPU], m[H_SUBMIT],
-             m[H_RATE]);
-  }
-  printf("\n");
+static int run_in_dir(struct args *a, struct fail *f) {
+  char dir[4096];
+  bool made = false;
+  if (!a->pipeline)
+    return run_all(a, f);
+  if (make_db_dir(a, dir, sizeof(dir), &made, f) != 0)
+    return -1;
+  a->plan.load.db = dir;
+  int rc = run_all(a, f);
+  if (made && rmdir(dir) != 0 && rc == 0)
+    rc = fail_set(f, "%s: %s", dir, strerror(errno));
+  return rc;
 }
 
 int handoff_main(int argc, char **argv) {
@@ -288,23 +298,9 @@ int handoff_main(int argc, char **argv) {
   int rc = parse_args(&a, argc, argv);
   if (rc != 0)
     return rc < 0 ? 0 : rc;
-  if (a.json && a.n_clients > 1)
-    printf("[");
-  for (size_t i = 0; i < a.n_clients; i++) {
-    struct outcome o;
-    if (run_clients(&a, (uint32_t)a.clients[i], &o, &f) != 0) {
-      fprintf(stderr, "pglog_bench: %s\n", f.text);
-      return 1;
-    }
-    if (!a.json)
-      print_table(&a, &o);
-    else {
-      print_json(&o);
-      printf("%s", i + 1 < a.n_clients ? "," : "");
-    }
-    fflush(stdout);
+  if (run_in_dir(&a, &f) != 0) {
+    fprintf(stderr, "pglog_bench: %s\n", f.text);
+    return 1;
   }
-  if (a.json)
-    printf("%s\n", a.n_clients > 1 ? "]" : "");
   return ferror(stdout) ? 1 : 0;
 }

@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Proves that `pglog_bench handoff` measures every queue, prints the JSON that it promises, for one
-# number of clients and for several, keeps a set pace, and refuses wrong options by name.
+# Proves that `pglog_bench handoff` measures every queue, alone and in the whole of osdcore, prints the
+# JSON that it promises, for one number of clients and for several, keeps a set pace, removes its
+# databases, fails when an operation fails, draws its plots, and refuses wrong options by name.
 #
 # usage: handoff_test.sh PGLOG_BENCH
 set -u
@@ -47,12 +48,73 @@ holds 'length == 2 and .[0].clients == 1 and .[1].clients == 3 and (.[1].pinned 
 expect 0 'fast' --clients=2 --load=0.5 --ops=2000 --rounds=1
 grep -q futex "$tmp/out" && fail "futex has one client only"
 
+# All of osdcore, at half of its capacity.
+expect 0 '"queues":' --pipeline --queue=single,sharded,fast,inline --ops=1000 --rounds=2 \
+  --db="$tmp/db" --json
+[ -e "$tmp/db" ] && fail "the databases were not removed"
+holds '.pipeline and .store == "split" and .shards == 4 and (.pinned | not)'
+holds '.queues | keys == ["fast", "inline", "sharded", "single"]'
+holds '.capacity_ops_per_s * .gap_us / 1e6 | . > 1.99 and . < 2.01'
+holds '.gap_us as $gap | [.queues[] | .ops_per_s > 0 and .ops_per_s <= 1.001e6 / $gap] | all'
+holds '[.queues[] | .min_us <= .p50_us and .p50_us <= .p99_us and .p99_us <= .p999_us] | all'
+holds '[.queues[] | .p50_us <= .e2e_p50_us and .p99_us <= .e2e_p99_us and .e2e_p50_us > 0] | all'
+holds '[.queues[] | .wakes_per_op >= 0 and .committer_cpu > 0 and .client_cpu > 0] | all'
+holds '.queues.fast.worker_cpu > 0 and .queues.fast.rocksdb_cpu >= 0'
+# In a folder that is there already, as fast as two clients can.
+mkdir "$tmp/mine"
+expect 0 'store rocksdb: 2 clients' --pipeline --store=rocksdb --queue=sharded,fast --clients=2 --gap=0 \
+  --ops=1000 --rounds=1 --db="$tmp/mine"
+grep -q 'answer p99' "$tmp/out" && grep -q committer "$tmp/out" || fail "columns of the table"
+rmdir "$tmp/mine" || fail "the folder is not as it was"
+expect 1 '--db=/dev/null/x: ' --pipeline --ops=1000 --db=/dev/null/x
+# As on a full disk: the first request that is not done ends the run.
+(
+  failures=0
+  ulimit -f 2000
+  expect 1 'sharded: write_full of rbd_data.1.' --pipeline --store=rocksdb --queue=sharded --gap=0 \
+    --ops=2000 --rounds=1 --db="$tmp/full"
+  exit "$failures"
+) || fail "a full disk"
+[ -e "$tmp/full" ] && fail "the database of a failed run was not removed"
+
+# plots FILE NAME...: it is an SVG from beginning to end that has these texts and nothing undefined.
+plots() {
+  file=$1
+  shift
+  grep -q '<svg' "$file" && [ "$(tail -n 1 "$file")" = "</svg>" ] || fail "$file is no SVG"
+  for name in "$@"; do
+    grep -q -F -e "$name" "$file" || fail "$file does not show \"$name\""
+  done
+}
+
+expect 0 '"max_ops_per_s":' --clients=1,2 --queue=single,sharded,fast,futex --ops=1000 --rounds=1 --json \
+  --svg="$tmp/alone.svg"
+holds '[.[].queues[].max_ops_per_s > 0] | all'
+plots "$tmp/alone.svg" single sharded fast futex '1 client' '2 clients' 'a worker' '99.9 %'
+[ -s "$tmp/err" ] && fail "gnuplot complains: $(cat "$tmp/err")"
+expect 0 'max ops/s' --pipeline --queue=sharded,inline --ops=1000 --rounds=1 --svg="$tmp/all of it.svg"
+plots "$tmp/all of it.svg" sharded inline committer RocksDB
+grep -q single "$tmp/all of it.svg" && fail "a queue that was not run"
+[ -s "$tmp/err" ] && fail "gnuplot complains: $(cat "$tmp/err")"
+(PATH=$tmp && exec "$bench" handoff --svg="$tmp/none.svg") >"$tmp/out" 2>"$tmp/err"
+[ $? -eq 1 ] && grep -q 'gnuplot-nox' "$tmp/err" || fail "a missing gnuplot is not named"
+expect 1 '/none/file.svg.gnuplot: No such file or directory' --svg="$tmp/none/file.svg"
+
 expect 2 '--queue must be some of' --queue=fast,slow
 expect 2 '--clients must be a number from 1 to 1000, not "0"' --clients=3,0
 expect 2 '--gap must be a number from 0 to 1e+06, not "x"' --gap=x
 expect 2 '--load must be a number from 0.01 to 10, not "0"' --load=0
 expect 2 '--ops must be a number from 1000' --ops=999
 expect 2 '--threads must be a number from 1 to 64, not "65"' --threads=65
+expect 2 '--queue must be some of single, sharded, fast, inline with --pipeline, not "futex"' \
+  --pipeline --queue=futex
+expect 2 '--store must be split or rocksdb, not "both"' --pipeline --store=both
+expect 2 '--db must be a path of 1 to 3000 bytes' --pipeline --db=
+expect 2 '--svg must be a path of 1 to 3000 bytes' --svg=
+expect 2 '--queue=futex has one client only' --queue=futex --clients=1,3
+expect 2 '--db needs --pipeline' --db="$tmp/db"
+expect 2 '--store needs --pipeline' --store=split
+expect 2 'only one of them may be given' --gap=5 --load=0.5
 expect 2 'unexpected argument "more"' more
 expect 2 '' --nothing
 expect 0 'usage: pglog_bench handoff' --help
