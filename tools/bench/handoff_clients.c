@@ -9,7 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define SPIN_NS 20000 /* a pinned client does not sleep at all; others only if it is this far off */
+#define SLEEP_NS 50000 /* shortest sleep, unless a client is pinned: that one does not sleep at all */
 
 enum { GO_WAIT, GO_RUN, GO_END };
 
@@ -46,11 +46,13 @@ void thread_pin(pthread_t t, int nth) {
 
 static uint64_t now(void) { return clock_ns(CLOCK_MONOTONIC); }
 
+/* Clients that are many share processors with the workers: they must not be what keeps these busy. */
 static void wait_until(uint64_t due, bool spin) {
   for (uint64_t t; (t = now()) < due;) {
-    if (spin || due - t < SPIN_NS)
+    if (spin)
       continue;
-    struct timespec ts = {(time_t)(due / 1000000000u), (long)(due % 1000000000u)};
+    uint64_t until = due - t < SLEEP_NS ? t + SLEEP_NS : due;
+    struct timespec ts = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &ts, NULL);
   }
 }
@@ -108,7 +110,7 @@ static int join(struct clients *c, uint32_t n) {
 
 int clients_start(struct clients *c, struct fail *f) {
   const struct handoff_load *l = c->l;
-  char name[16];
+  char name[32]; /* the kernel keeps 15 bytes */
   c->client = must_realloc(NULL, l->clients * sizeof(*c->client));
   c->submit_ns = c->cpu_ns = 0;
   atomic_store(&c->go, GO_WAIT);
