@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// opq_test.cc - the op queues: nothing is lost or run twice, a PG's operations run one at a time and
-// in order, priorities share by weight, a full shard pushes back, stopping drains.
+// opq_test.cc - the op queues: nothing is lost or run twice, a PG's operations run one at a time
+// and in order, priorities share by weight, a full shard pushes back, stopping drains.
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -316,8 +317,8 @@ TEST(OpqInline, RunsInTheSubmittingThreadWhenIdleOnly) {
   }
 }
 
-// Workers go to sleep and are woken all the time: a late wake must not leave one in the list of sleepers
-// twice, nor one out of it.
+// Workers go to sleep and are woken all the time: a late wake must not leave one in the list of
+// sleepers twice, nor one out of it.
 TEST(OpqFast, ManySleepsAndWakes) {
   constexpr int kClients = 6, kOps = 4000;
   std::vector<std::atomic<uint32_t>> done(kClients);
@@ -345,6 +346,70 @@ TEST(OpqFast, ManySleepsAndWakes) {
   struct opq_stats st = q.Stats();
   EXPECT_EQ(st.run, (uint64_t)kClients * kOps);
   EXPECT_LE(st.wakes, st.sleeps);
+}
+
+// Waits for it for up to 10 seconds.
+bool Await(const std::atomic<uint32_t> &n, uint32_t value) {
+  auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (n != value && std::chrono::steady_clock::now() < end)
+    std::this_thread::yield();
+  return n == value;
+}
+
+void BusyFor(std::chrono::nanoseconds t) {
+  auto end = std::chrono::steady_clock::now() + t;
+  while (std::chrono::steady_clock::now() < end)
+    ;
+}
+
+// A submit finds a worker anywhere on its way to sleep, also between its last look and its being
+// known as a sleeper.
+TEST(OpqFast, ASubmitIsSeenByAWorkerThatGoesToSleep) {
+  std::atomic<uint32_t> run{0};
+  Queue q(OPQ_FAST, 1, 1, [&](Op *) { run++; });
+  q.c.no_spin = true;
+  q.Start();
+  Pg pg;
+  opq_pg_init(&pg.pg, q.q, 0);
+  Op op;
+  op.op.pg = &pg.pg;
+  for (uint32_t i = 1; i <= 200000; i++) {
+    ASSERT_EQ(opq_submit(q.q, &op.op, 0), 0);
+    ASSERT_TRUE(Await(run, i)) << "the worker sleeps";
+    BusyFor(std::chrono::nanoseconds(i % 800));
+  }
+}
+
+// Whoever of the workers takes the first operation, spinning or woken, the second does not wait for
+// it.
+TEST(OpqFast, TwoWorkersRunTwoOperations) {
+  std::atomic<uint32_t> begun{0}, done{0};
+  std::atomic<bool> stuck{false};
+  Queue q(OPQ_FAST, 1, 2, [&](Op *op) {
+    begun++;
+    if (op->client == 1 && !stuck)
+      stuck = !Await(begun, op->number * 2);
+    done++;
+  });
+  q.c.spin_max_us = 1000;
+  q.Start();
+  Pg pgs[2];
+  Op ops[2];
+  for (uint32_t i = 0; i < 2; i++) {
+    opq_pg_init(&pgs[i].pg, q.q, i);
+    ops[i].op.pg = &pgs[i].pg;
+    ops[i].client = i + 1;
+  }
+  for (uint32_t i = 1; i <= 1000; i++) {
+    ops[0].number = i;
+    ASSERT_EQ(opq_submit(q.q, &ops[0].op, 0), 0);
+    ASSERT_EQ(opq_submit(q.q, &ops[1].op, 0), 0);
+    ASSERT_TRUE(Await(done, i * 2));
+    ASSERT_FALSE(stuck) << "the second waited for the first";
+    BusyFor(std::chrono::microseconds(20 + i % 100));
+  }
+  opq_stop(q.q);
+  EXPECT_GT(q.Stats().spins_paid, 0u) << "none was taken by a worker that span";
 }
 
 // A submit that waits for room is woken although another takes a place and gives it back meanwhile.
@@ -404,9 +469,8 @@ TEST(OpqConfig, NamesWhatIsWrong) {
 TEST(OpqProbes, AreFilledIn) {
   for (int kind = 0; kind < OPQ_KINDS; kind++) {
     std::atomic<uint32_t> good{0};
-    Queue q(kind, 1, 1, [&](Op *op) {
-      good += op->op.queued_ns > 0 && op->op.taken_ns >= op->op.queued_ns;
-    });
+    Queue q(kind, 1, 1,
+            [&](Op *op) { good += op->op.queued_ns > 0 && op->op.taken_ns >= op->op.queued_ns; });
     q.c.probes = true;
     q.Start();
     Pg pg;
