@@ -351,8 +351,9 @@ TEST(OpqFast, ManySleepsAndWakes) {
 // Waits for it for up to 10 seconds.
 bool Await(const std::atomic<uint32_t> &n, uint32_t value) {
   auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (n != value && std::chrono::steady_clock::now() < end)
-    std::this_thread::yield();
+  for (int i = 0; n != value && std::chrono::steady_clock::now() < end; i++)
+    if (i > 100)  // it needs this processor
+      std::this_thread::yield();
   return n == value;
 }
 
@@ -408,8 +409,6 @@ TEST(OpqFast, TwoWorkersRunTwoOperations) {
     ASSERT_FALSE(stuck) << "the second waited for the first";
     BusyFor(std::chrono::microseconds(20 + i % 100));
   }
-  opq_stop(q.q);
-  EXPECT_GT(q.Stats().spins_paid, 0u) << "none was taken by a worker that span";
 }
 
 // A submit that waits for room is woken although another takes a place and gives it back meanwhile.

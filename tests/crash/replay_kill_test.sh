@@ -24,9 +24,12 @@ for ((i = 1; i <= rounds; i++)); do
     --db="$tmp/db" >"$tmp/out" 2>&1 &
   pid=$!
   sleep "$(printf '%d.%03d' $((ms / 1000)) $((ms % 1000)))"
-  kill -9 -- -$pid
+  kill -9 -- -$pid 2>/dev/null # no such group: it was done before
   wait $pid 2>/dev/null
   status=$?
+  while kill -0 -- -$pid 2>/dev/null; do # until all of it is gone, and its lock with it
+    sleep 0.01
+  done
   if [ $status != 0 ] && [ $status != 137 ]; then
     echo "FAILED: pglog_bench ended with $status"
     cat "$tmp/out"

@@ -26,33 +26,34 @@ struct args {
 };
 
 static void usage(FILE *out) {
-  fprintf(out,
-          "usage: pglog_bench handoff [options]\n"
-          "\n"
-          "How long an operation takes from its submit to a worker, by queue: empty operations, the queue\n"
-          "alone. With one client and one worker both are pinned to a processor each.\n"
-          "\n"
-          "  --queue=A,B,..    single, sharded, fast, inline (fast with inline run), futex (a bare\n"
-          "                    futex wake, one client only, not with --pipeline); default: all but\n"
-          "                    inline\n"
-          "  --clients=N,N,..  submitting threads (1)\n"
-          "  --gap=US          between two operations, of all clients together; 0: as fast as they can\n"
-          "                    (5)\n"
-          "  --load=F          instead: F times the highest rate that sharded keeps up with (with\n"
-          "                    --pipeline 0.5)\n"
-          "  --ops=N           operations in a run (10000)\n"
-          "  --rounds=N        runs of each queue, in turn; medians are reported (5)\n"
-          "  --shards=N        (1; with --pipeline 4)\n"
-          "  --threads=N       workers per shard (1)\n"
-          "  --pipeline        all of osdcore, from submit to the answer: 4K WriteFull, each request\n"
-          "                    when it is due, a new database for each run\n"
-          "  --db=DIR          where the databases go (a new folder under $TMPDIR or /tmp)\n"
-          "  --store=S         split (PG logs by the plugin) or rocksdb (split)\n"
-          "  --svg=FILE        plots, by gnuplot: latency, CPU by thread, and the highest rate of each\n"
-          "                    queue over the number of clients, from one more run of each in a round.\n"
-          "                    FILE.gnuplot is what they are made from\n"
-          "  --json            JSON in place of tables: an object, or an array of them if there are\n"
-          "                    several numbers of clients\n");
+  fprintf(
+      out,
+      "usage: pglog_bench handoff [options]\n"
+      "\n"
+      "How long an operation takes from its submit to a worker, by queue: empty operations,\n"
+      "the queue alone. With one client and one worker both are pinned to a processor each.\n"
+      "\n"
+      "  --queue=A,B,..    single, sharded, fast, inline (fast with inline run), futex (a\n"
+      "                    bare futex wake, one client only, not with --pipeline); default: all\n"
+      "                    but inline\n"
+      "  --clients=N,N,..  submitting threads (1)\n"
+      "  --gap=US          between two operations, of all clients together; 0: as fast as\n"
+      "                    they can (5)\n"
+      "  --load=F          instead: F times the highest rate that sharded keeps up with (with\n"
+      "                    --pipeline 0.5)\n"
+      "  --ops=N           operations in a run (10000)\n"
+      "  --rounds=N        runs of each queue, in turn; medians are reported (5)\n"
+      "  --shards=N        (1; with --pipeline 4)\n"
+      "  --threads=N       workers per shard (1)\n"
+      "  --pipeline        all of osdcore, from submit to the answer: 4K WriteFull, each\n"
+      "                    request when it is due, a new database for each run\n"
+      "  --db=DIR          where the databases go (a new folder under $TMPDIR or /tmp)\n"
+      "  --store=S         split (PG logs by the plugin) or rocksdb (split)\n"
+      "  --svg=FILE        plots, by gnuplot: latency, CPU by thread, and the highest rate of\n"
+      "                    each queue over the number of clients, from one more run of each\n"
+      "                    in a round. FILE.gnuplot is what they are made from\n"
+      "  --json            JSON in place of tables: an object, or an array for several numbers\n"
+      "                    of clients\n");
 }
 
 /* ---------------------------------------------------------------------------------------------- */
@@ -144,13 +145,20 @@ static int parse_option(struct args *a, const char *name, const char *v) {
 }
 
 static const struct option options[] = {
-    {"queue", required_argument, NULL, 0},   {"clients", required_argument, NULL, 0},
-    {"gap", required_argument, NULL, 0},     {"load", required_argument, NULL, 0},
-    {"ops", required_argument, NULL, 0},     {"rounds", required_argument, NULL, 0},
-    {"shards", required_argument, NULL, 0},  {"threads", required_argument, NULL, 0},
-    {"pipeline", no_argument, NULL, 0},      {"db", required_argument, NULL, 0},
-    {"store", required_argument, NULL, 0},   {"svg", required_argument, NULL, 0},
-    {"json", no_argument, NULL, 0},          {"help", no_argument, NULL, 'h'},
+    {"queue", required_argument, NULL, 0},
+    {"clients", required_argument, NULL, 0},
+    {"gap", required_argument, NULL, 0},
+    {"load", required_argument, NULL, 0},
+    {"ops", required_argument, NULL, 0},
+    {"rounds", required_argument, NULL, 0},
+    {"shards", required_argument, NULL, 0},
+    {"threads", required_argument, NULL, 0},
+    {"pipeline", no_argument, NULL, 0},
+    {"db", required_argument, NULL, 0},
+    {"store", required_argument, NULL, 0},
+    {"svg", required_argument, NULL, 0},
+    {"json", no_argument, NULL, 0},
+    {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
 
@@ -204,15 +212,14 @@ static int complete_args(struct args *a) {
 /* 0, an exit code, or -1: help was printed. */
 static int parse_args(struct args *a, int argc, char **argv) {
   int c, which = 0;
-  *a = (struct args){
-      .clients = {1},
-      .n_clients = 1,
-      .plan = {.use = {[HANDOFF_SINGLE] = true,
-                       [HANDOFF_SHARDED] = true,
-                       [HANDOFF_FAST] = true,
-                       [HANDOFF_FUTEX] = true},
-               .rounds = 5,
-               .load = {.threads = 1, .ops = 10000, .gap_us = -1}}};
+  *a = (struct args){.clients = {1},
+                     .n_clients = 1,
+                     .plan = {.use = {[HANDOFF_SINGLE] = true,
+                                      [HANDOFF_SHARDED] = true,
+                                      [HANDOFF_FAST] = true,
+                                      [HANDOFF_FUTEX] = true},
+                              .rounds = 5,
+                              .load = {.threads = 1, .ops = 10000, .gap_us = -1}}};
   while ((c = getopt_long(argc, argv, "h", options, &which)) != -1) {
     if (c == 'h') {
       usage(stdout);

@@ -9,7 +9,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define SLEEP_NS 50000 /* shortest sleep, unless a client is pinned: that one does not sleep at all */
+/* Shortest sleep, unless a client is pinned: that one does not sleep at all. */
+#define SLEEP_NS 50000
 
 enum { GO_WAIT, GO_RUN, GO_END };
 
@@ -44,7 +45,9 @@ void thread_pin(pthread_t t, int nth) {
 /* ---------------------------------------------------------------------------------------------- */
 /* A client                                                                                       */
 
-static uint64_t now(void) { return clock_ns(CLOCK_MONOTONIC); }
+static uint64_t now(void) {
+  return clock_ns(CLOCK_MONOTONIC);
+}
 
 /* Clients that are many share processors with the workers: they must not be what keeps these busy. */
 static void wait_until(uint64_t due, bool spin) {
@@ -77,6 +80,8 @@ static void *client_main(void *arg) {
     uint64_t due = c->start_ns + (uint64_t)((double)(i + 1) * l->gap_us * 1000);
     if (l->gap_us > 0)
       wait_until(due, pinned);
+    if (c->ready)
+      c->ready(c->arg, i);
     uint64_t t = now();
     me->rc = c->hand_over(c->arg, i, l->gap_us > 0 ? due : t);
     submit_ns += now() - t;
@@ -110,7 +115,7 @@ static int join(struct clients *c, uint32_t n) {
 
 int clients_start(struct clients *c, struct fail *f) {
   const struct handoff_load *l = c->l;
-  char name[32]; /* the kernel keeps 15 bytes */
+  char name[32];
   c->client = must_realloc(NULL, l->clients * sizeof(*c->client));
   c->submit_ns = c->cpu_ns = 0;
   atomic_store(&c->go, GO_WAIT);

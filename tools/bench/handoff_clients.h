@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * handoff_clients.h - threads that hand over operations, each when it is due, whatever became of the
- * ones before.
+ * handoff_clients.h - threads that hand over operations, each when it is due, whatever became of
+ * the ones before.
  */
 #ifndef BENCH_HANDOFF_CLIENTS_H
 #define BENCH_HANDOFF_CLIENTS_H
@@ -18,6 +18,7 @@ struct clients {
   /* Hand over operation i, which was due at `due_ns` (as fast as they can: now). Called by client
    * i % l->clients, in order; other than 0 ends this client. */
   int (*hand_over)(void *arg, uint64_t i, uint64_t due_ns);
+  void (*ready)(void *arg, uint64_t i); /* called ahead of it, untimed; NULL: nothing */
   void *arg;
 
   uint64_t start_ns;  /* out: operation i is due i + 1 gaps later */

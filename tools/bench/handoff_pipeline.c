@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * handoff_pipeline.c - a run of the whole of osdcore: 4K WriteFull requests, each of another object,
- * into a new database.
+ * handoff_pipeline.c - a run of the whole of osdcore: 4K WriteFull requests, each of another
+ * object, into a new database.
  */
 #include "handoff_pipeline.h"
 

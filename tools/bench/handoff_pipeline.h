@@ -2,10 +2,10 @@
  *
  * handoff_pipeline.h - one run through the whole of osdcore, from submit to the answer.
  *
- * Each request is submitted when it is due, whatever became of the ones before: only the store's own
- * limits (requests in flight, their bytes) hold a client up. The hand-off is from a request's entry
- * into the queue to a worker. End to end is from when it was due to its answer, so that what a client
- * was held up counts. The database is opened and closed outside the clock.
+ * Each request is submitted when it is due, whatever became of the ones before: only the store's
+ * own limits (requests in flight, their bytes) hold a client up. The hand-off is from a request's
+ * entry into the queue to a worker. End to end is from when it was due to its answer, so that what
+ * a client was held up counts. The database is opened and closed outside the clock.
  */
 #ifndef BENCH_HANDOFF_PIPELINE_H
 #define BENCH_HANDOFF_PIPELINE_H

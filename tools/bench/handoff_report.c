@@ -64,8 +64,8 @@ void handoff_json(const struct handoff_outcome *o) {
   const char *sep = "";
   printf("{\"gap_us\":%.3f,\"clients\":%u,\"shards\":%u,\"threads\":%u,\"ops\":%" PRIu64
          ",\"pinned\":%s,\"pipeline\":%s,",
-         l->gap_us, l->clients, l->shards, l->threads, l->ops,
-         handoff_pinned(l) ? "true" : "false", l->db ? "true" : "false");
+         l->gap_us, l->clients, l->shards, l->threads, l->ops, handoff_pinned(l) ? "true" : "false",
+         l->db ? "true" : "false");
   if (l->db)
     printf("\"store\":\"%s\",", store_name(l));
   if (o->capacity > 0)
@@ -83,7 +83,9 @@ void handoff_json(const struct handoff_outcome *o) {
 /* ---------------------------------------------------------------------------------------------- */
 /* Table                                                                                          */
 
-static const char *plural(uint64_t n) { return n == 1 ? "" : "s"; }
+static const char *plural(uint64_t n) {
+  return n == 1 ? "" : "s";
+}
 
 static void table_head(const struct handoff_plan *p, const struct handoff_outcome *o) {
   const struct handoff_load *l = &o->load;

@@ -7,7 +7,9 @@
 
 #include "handoff_run.h"
 
-double handoff_tail(size_t i) { return pow(10, -4 * (double)i / (HANDOFF_QUANTILES - 1)); }
+double handoff_tail(size_t i) {
+  return pow(10, -4 * (double)i / (HANDOFF_QUANTILES - 1));
+}
 
 void handoff_latencies(uint64_t *ns, size_t n, struct handoff_result *out) {
   double *m = out->m;

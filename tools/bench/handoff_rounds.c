@@ -13,8 +13,8 @@ const char *const handoff_names[HANDOFF_WHATS] = {
     [HANDOFF_INLINE] = "inline", [HANDOFF_FUTEX] = "futex",
 };
 
-/* As fast as the clients can: what limits the operations in flight (the queue's capacity, the store's
- * limits) holds them up. */
+/* As fast as the clients can: what limits the operations in flight (the queue's capacity, the
+ * store's limits) holds them up. */
 static int run_full(int what, struct handoff_load l, struct handoff_result *out, struct fail *f) {
   l.gap_us = 0;
   if (what != HANDOFF_FUTEX) /* which takes as long for each as they do for many */

@@ -14,7 +14,7 @@ struct handoff_plan {
   uint64_t rounds;          /* up to HANDOFF_ROUNDS_MAX */
   struct handoff_load load; /* all but clients; the gap, if there is no share */
   double share;             /* of the highest rate that sharded keeps up with; 0: the gap counts */
-  bool max_rate; /* measure the highest rate of each, too */
+  bool max_rate;            /* measure the highest rate of each, too */
 };
 
 struct handoff_outcome {

@@ -16,6 +16,7 @@
 #include "handoff_pipeline.h"
 
 #define PGS_PER_SHARD 8
+#define ASLEEP_NS 5000 /* a waiter that says that it is about to sleep does so by then */
 
 struct bench {
   const struct handoff_load *l;
@@ -28,6 +29,7 @@ struct bench {
   pthread_t waiter;
   atomic_uint word;   /* futex: number of the operation handed over last */
   atomic_uint parked; /* the waiter is about to sleep for this number */
+  uint64_t woken;     /* times that it really slept, and was woken */
 };
 
 bool handoff_pinned(const struct handoff_load *l) {
@@ -50,15 +52,22 @@ static int by_queue(void *arg, uint64_t i, uint64_t due_ns) {
   return opq_submit(b->q, &b->ops[i], 0);
 }
 
+/* As a parked worker is found: the waiter sleeps. One that has not come to it yet would take the
+ * operation without a wake. */
+static void waiter_ready(void *arg, uint64_t i) {
+  struct bench *b = arg;
+  while (atomic_load_explicit(&b->parked, memory_order_acquire) != (uint32_t)i)
+    ;
+  for (uint64_t t = clock_ns(CLOCK_MONOTONIC); clock_ns(CLOCK_MONOTONIC) - t < ASLEEP_NS;)
+    ;
+}
+
 static int by_futex(void *arg, uint64_t i, uint64_t due_ns) {
   struct bench *b = arg;
   (void)due_ns;
-  /* As a parked worker would be found: the waiter sleeps, or is about to. */
-  while (atomic_load_explicit(&b->parked, memory_order_acquire) != (uint32_t)i)
-    ;
   b->ops[i].queued_ns = clock_ns(CLOCK_MONOTONIC);
   atomic_store_explicit(&b->word, (uint32_t)i + 1, memory_order_release);
-  syscall(SYS_futex, &b->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+  b->woken += syscall(SYS_futex, &b->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0) == 1;
   return 0;
 }
 
@@ -139,6 +148,7 @@ static int measure(struct bench *b, struct handoff_result *out, struct fail *f) 
   c.hand_over = b->what == HANDOFF_PACE    ? by_nothing
                 : b->what == HANDOFF_FUTEX ? by_futex
                                            : by_queue;
+  c.ready = b->what == HANDOFF_FUTEX ? waiter_ready : NULL;
   if (clients_start(&c, f) != 0)
     return -1;
   double cpu = cpu_us();
@@ -148,7 +158,8 @@ static int measure(struct bench *b, struct handoff_result *out, struct fail *f) 
   while (b->what != HANDOFF_PACE &&
          atomic_load_explicit(&b->done, memory_order_acquire) < b->l->ops)
     sched_yield();
-  cpu_figures(b, &c, cpu_us() - cpu, (double)(clock_ns(CLOCK_MONOTONIC) - c.start_ns) / 1e3, out->m);
+  cpu_figures(b, &c, cpu_us() - cpu, (double)(clock_ns(CLOCK_MONOTONIC) - c.start_ns) / 1e3,
+              out->m);
   return 0;
 }
 
@@ -164,7 +175,7 @@ static void latencies(const struct bench *b, struct handoff_result *out) {
 static double wakes(struct bench *b) {
   struct opq_stats st;
   if (!b->q)
-    return b->what == HANDOFF_FUTEX;
+    return (double)b->woken / (double)b->l->ops;
   opq_stop(b->q);
   opq_stats(b->q, &st);
   return (double)st.wakes / (double)b->l->ops;

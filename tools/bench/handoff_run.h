@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * handoff_run.h - one run of the hand-off bench: clients that submit operations at a set pace, workers
- * that take them. The operations are empty and the queue is alone, or they are osdcore's (see
- * handoff_pipeline.h).
+ * handoff_run.h - one run of the hand-off bench: clients that submit operations at a set pace,
+ * workers that take them. The operations are empty and the queue is alone, or they are osdcore's
+ * (see handoff_pipeline.h).
  *
- * Probes are those of the report of 2014: one at enqueue, one at dequeue. If the queue is alone, with
- * one client and one worker, both are pinned, to the first two processors, and the client keeps its
- * pace by looking at the clock. Otherwise nothing is pinned, and clients sleep until the next
- * operation is due, then submit all that are due.
+ * Probes are those of the report of 2014: one at enqueue, one at dequeue. If the queue is alone,
+ * with one client and one worker, both are pinned, to the first two processors, and the client
+ * keeps its pace by looking at the clock. Otherwise nothing is pinned, and clients sleep until the
+ * next operation is due, then submit all that are due.
  */
 #ifndef BENCH_HANDOFF_RUN_H
 #define BENCH_HANDOFF_RUN_H
@@ -33,9 +33,9 @@ struct handoff_load {
   uint32_t clients;
   uint32_t shards, threads; /* workers per shard */
   uint64_t ops;             /* in all */
-  double gap_us;            /* between operations, of all clients together; 0: as fast as they can */
-  const char *db;           /* pipeline: where databases are made; NULL: the queue alone */
-  int store;                /* pipeline: enum osd_store */
+  double gap_us;  /* between operations, of all clients together; 0: as fast as they can */
+  const char *db; /* pipeline: where databases are made; NULL: the queue alone */
+  int store;      /* pipeline: enum osd_store */
 };
 
 enum handoff_metric {
@@ -53,11 +53,11 @@ enum handoff_metric {
   H_CLIENT_CPU, /* share of one processor: the average client, and ... */
   H_WORKER_CPU, /* ... the average worker */
   /* Pipeline only */
-  H_COMMITTER_CPU,  /* shares of one processor: all threads of that kind */
+  H_COMMITTER_CPU, /* shares of one processor: all threads of that kind */
   H_CHECKPOINT_CPU,
   H_ROCKSDB_CPU,
   H_OTHER_CPU,
-  H_E2E_P50,        /* from when an operation was due to its answer */
+  H_E2E_P50, /* from when an operation was due to its answer */
   H_E2E_P99,
   H_METRICS
 };
@@ -69,8 +69,7 @@ struct handoff_result {
 
 /* Run once. HANDOFF_PACE has no latencies; its H_CPU_TOTAL is what the caller takes off (H_CPU is
  * filled in for pinned runs only). 0, or -1 with `f`. */
-int handoff_run(int what, const struct handoff_load *l, struct handoff_result *out,
-                struct fail *f);
+int handoff_run(int what, const struct handoff_load *l, struct handoff_result *out, struct fail *f);
 
 /* Are clients and workers of this load pinned? */
 bool handoff_pinned(const struct handoff_load *l);

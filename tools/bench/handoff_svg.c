@@ -7,7 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define LATENCY_MIN_US 0.001 /* there is no 0 on a logarithmic axis */
+#define SHARED "set grid\nset key outside right center\n" /* by all plots */
+#define LATENCY_MIN_US 0.001                              /* there is no 0 on a logarithmic axis */
 
 static const char *const colors[HANDOFF_WHATS] = {
     [HANDOFF_SINGLE] = "#888888", [HANDOFF_SHARDED] = "#d95f02", [HANDOFF_FAST] = "#1b9e77",
@@ -27,8 +28,8 @@ static const struct {
 /* ---------------------------------------------------------------------------------------------- */
 /* gnuplot                                                                                        */
 
-/* Run it; it reads `in` and writes `out`. */
-static int gnuplot_run(char *arg, int in, int out, struct fail *f) {
+/* Run it; it reads `in`, called `name`, and writes `out`. */
+static int gnuplot_run(char *arg, const char *name, int in, int out, struct fail *f) {
   char *argv[] = {"gnuplot", arg, NULL};
   posix_spawn_file_actions_t a;
   pid_t pid;
@@ -46,7 +47,8 @@ static int gnuplot_run(char *arg, int in, int out, struct fail *f) {
     if (errno != EINTR)
       return fail_set(f, "gnuplot: %s", strerror(errno));
   if (status != 0)
-    return fail_set(f, "gnuplot failed, %s %d", WIFEXITED(status) ? "exit code" : "signal",
+    return fail_set(f, "gnuplot failed on %.900s, %s %d", name,
+                    WIFEXITED(status) ? "exit code" : "signal",
                     WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
   return 0;
 }
@@ -56,7 +58,9 @@ static int gnuplot_files(char *arg, const char *in_path, const char *out_path, s
   if (in < 0)
     return fail_set(f, "%s: %s", in_path, strerror(errno));
   int out = open(out_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  int rc = out < 0 ? fail_set(f, "%s: %s", out_path, strerror(errno)) : gnuplot_run(arg, in, out, f);
+  int rc = out < 0 ? fail_set(f, "%s: %s", out_path, strerror(errno)) : 0;
+  if (rc == 0)
+    rc = gnuplot_run(arg, in_path, in, out, f);
   if (out >= 0)
     close(out);
   close(in);
@@ -96,7 +100,8 @@ static void latency_data(FILE *g, const struct handoff_outcome *o) {
 }
 
 /* A column for each queue, NaN where it was not run. */
-static void row(FILE *g, const struct handoff_outcome *o, enum handoff_metric metric, double scale) {
+static void row(FILE *g, const struct handoff_outcome *o, enum handoff_metric metric,
+                double scale) {
   for (size_t what = 0; what < HANDOFF_WHATS; what++)
     if (o->has[what])
       fprintf(g, " %.6g", o->r[what].m[metric] * scale);
@@ -126,16 +131,21 @@ static void data(FILE *g, const struct handoff_outcome *o, size_t n) {
 /* ---------------------------------------------------------------------------------------------- */
 /* Its input: plots                                                                               */
 
-static const char *plural(uint32_t n) { return n == 1 ? "" : "s"; }
+static const char *plural(uint32_t n) {
+  return n == 1 ? "" : "s";
+}
 
-static const char *latency_curves(FILE *g, const struct handoff_outcome *o, int dash, const char *sep) {
-  for (size_t what = 0; what < HANDOFF_WHATS; what++)
-    if (o->has[what]) {
-      fprintf(g, "%s $latency_%u_%s using 1:2 with lines lw 2 dt %d lc rgb '%s' title '%s, %u client%s'",
-              sep, o->load.clients, handoff_names[what], dash, colors[what], handoff_names[what],
-              o->load.clients, plural(o->load.clients));
-      sep = ",";
-    }
+static const char *latency_curves(FILE *g, const struct handoff_outcome *o, int dash,
+                                  const char *sep) {
+  for (size_t what = 0; what < HANDOFF_WHATS; what++) {
+    if (!o->has[what])
+      continue;
+    fprintf(g, "%s $latency_%u_%s using 1:2 with lines lw 2 dt %d", sep, o->load.clients,
+            handoff_names[what], dash);
+    fprintf(g, " lc rgb '%s' title '%s, %u client%s'", colors[what], handoff_names[what],
+            o->load.clients, plural(o->load.clients));
+    sep = ",";
+  }
   return sep;
 }
 
@@ -148,14 +158,15 @@ static void latency_plot(FILE *g, const struct handoff_plan *p, const struct han
     fprintf(g, "an operation each %g us'\n", p->load.gap_us);
   else
     fprintf(g, "operations as fast as they can'\n");
-  fprintf(g, "set logscale xy\n"
-             "set xrange [1:0.0001]\n"
-             "set xtics ('min' 1, '50 %%' 0.5, '90 %%' 0.1, '99 %%' 0.01, '99.9 %%' 0.001, "
-             "'99.99 %%' 0.0001)\n"
-             "set xlabel 'share of operations that took no longer'\n"
-             "set ylabel 'us'\n"
-             "set key top left\n"
-             "plot");
+  /* Labels of tics are formats, to gnuplot. */
+  fputs("set logscale xy\n"
+        "set xrange [1:0.0001]\n"
+        "set xtics ('min' 1, '50 %%' 0.5, '90 %%' 0.1, '99 %%' 0.01, '99.9 %%' 0.001, "
+        "'99.99 %%' 0.0001)\n"
+        "set xlabel 'share of operations that took no longer'\n"
+        "set ylabel 'us'\n"
+        "plot",
+        g);
   const char *sep = latency_curves(g, &o[0], 1, "");
   if (n > 1)
     latency_curves(g, &o[n - 1], 2, sep);
@@ -192,37 +203,39 @@ static void rate_plot(FILE *g, const struct handoff_outcome *o, size_t n) {
     most = o[i].load.clients > most ? o[i].load.clients : most;
     sep = ", ";
   }
-  fprintf(g, ")\n"
-             "set xlabel 'clients'\n"
-             "set xrange [0:%u]\n"
-             "set yrange [0:*]\n"
-             "set key bottom right\n"
-             "plot",
+  fprintf(g,
+          ")\n"
+          "set xlabel 'clients'\n"
+          "set xrange [0:%u]\n"
+          "set yrange [0:*]\n"
+          "set format y '%%.1s %%c'\n"
+          "plot",
           most + 1);
   by_queue(g, o, n, "$rate using 1:", " with linespoints lw 2 pt 7 ps 0.6");
 }
 
 static void cpu_plot(FILE *g, const struct handoff_outcome *o) {
-  fprintf(g, "set title 'CPU by thread, %u client%s'\n"
-             "set ylabel '%% of a processor'\n"
-             "set yrange [0:*]\n"
-             "set style histogram clustered gap 1\n"
-             "set style fill solid 0.9 noborder\n"
-             "set key top right\n"
-             "plot",
+  fprintf(g,
+          "set title 'CPU by thread, %u client%s'\n"
+          "set ylabel '%% of a processor'\n"
+          "set yrange [0:*]\n"
+          "set style histogram clustered gap 1\n"
+          "set style fill solid 0.9 noborder\n"
+          "plot",
           o->load.clients, plural(o->load.clients));
   by_queue(g, o, 1, "$cpu using ", ":xtic(1) with histograms");
 }
 
-static void plots(FILE *g, const struct handoff_plan *p, const struct handoff_outcome *o, size_t n) {
-  fprintf(g, "set terminal svg size 900,1300 noenhanced background '#ffffff' font 'sans,13'\n"
-             "set multiplot layout 3,1 title '%s'\n"
-             "set grid\n",
+static void plots(FILE *g, const struct handoff_plan *p, const struct handoff_outcome *o,
+                  size_t n) {
+  fprintf(g,
+          "set terminal svg size 1000,1300 noenhanced background '#ffffff' font 'sans,13'\n"
+          "set multiplot layout 3,1 title '%s'\n" SHARED,
           o->load.db ? "4K WriteFull through osdcore" : "The op queue alone, empty operations");
   latency_plot(g, p, o, n);
-  fprintf(g, "reset\nset grid\n");
+  fprintf(g, "reset\n" SHARED);
   rate_plot(g, o, n);
-  fprintf(g, "reset\nset grid\n");
+  fprintf(g, "reset\n" SHARED);
   cpu_plot(g, &o[n - 1]);
   fprintf(g, "unset multiplot\n");
 }
@@ -240,7 +253,5 @@ int handoff_svg(const char *file, const struct handoff_plan *p, const struct han
   bool bad = ferror(g);
   if (fclose(g) != 0 || bad)
     return fail_set(f, "%.900s: %s", path, strerror(errno));
-  if (gnuplot_files("-", path, file, f) != 0)
-    return fail_set(f, "%.900s: %.100s", file, f->text);
-  return 0;
+  return gnuplot_files("-", path, file, f);
 }

@@ -38,7 +38,7 @@ holds '.clients == 1 and .pinned and .gap_us == 20 and (.queues | keys | length)
 holds '[.queues[] | .p50_us > 0 and .min_us <= .p50_us and .p50_us <= .p99_us and .p99_us <= .p999_us] | all'
 holds '[.queues[] | .min_us <= .avg_us and .cpu_us_per_op > 0 and .submit_us > 0] | all'
 holds '[.queues[] | .wakes_per_op >= 0 and .wakes_per_op <= 1] | all'
-holds '.queues.inline.wakes_per_op < 0.5 and .queues.futex.wakes_per_op == 1'
+holds '.queues.inline.wakes_per_op < 0.5 and .queues.futex.wakes_per_op > 0.5'
 # An operation each 20 us is 50,000 a second at the most.
 holds '[.queues[] | .ops_per_s <= 50500] | all'
 
@@ -77,11 +77,11 @@ expect 1 '--db=/dev/null/x: ' --pipeline --ops=1000 --db=/dev/null/x
 ) || fail "a full disk"
 [ -e "$tmp/full" ] && fail "the database of a failed run was not removed"
 
-# plots FILE NAME...: it is an SVG from beginning to end that has these texts and nothing undefined.
+# plots FILE NAME...: it is an SVG, from beginning to end, that has these texts.
 plots() {
   file=$1
   shift
-  grep -q '<svg' "$file" && [ "$(tail -n 1 "$file")" = "</svg>" ] || fail "$file is no SVG"
+  grep -q '<svg' "$file" && [ "$(grep . "$file" | tail -n 1)" = "</svg>" ] || fail "$file is no SVG"
   for name in "$@"; do
     grep -q -F -e "$name" "$file" || fail "$file does not show \"$name\""
   done

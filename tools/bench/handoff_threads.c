@@ -11,7 +11,7 @@ static const struct {
   const char *prefix;
   enum thread_kind kind;
 } names[] = {
-    {"client:", THREAD_CLIENT},    {"opq:", THREAD_WORKER},       {"osd:commit", THREAD_COMMITTER},
+    {"client:", THREAD_CLIENT},    {"opq:", THREAD_WORKER},      {"osd:commit", THREAD_COMMITTER},
     {"pglog:", THREAD_CHECKPOINT}, {"rocksdb:", THREAD_ROCKSDB},
 };
 
