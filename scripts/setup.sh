@@ -8,7 +8,7 @@ set -eu
 build="cmake ninja-build gcc g++ libc6-dev pkg-config"
 libraries="librocksdb-dev libaio-dev libzstd-dev libisal-dev libjansson-dev libssl-dev uthash-dev
   libgtest-dev nbdkit-plugin-dev libnbd-dev"
-tools="bash rocksdb-tools zstd jq strace util-linux nbdkit fio gnuplot-nox"
+tools="bash rocksdb-tools zstd jq strace util-linux nbdkit fio libnbd-bin e2fsprogs mount gnuplot-nox"
 
 fail() {
   echo "setup.sh: $*" >&2

@@ -7,7 +7,7 @@ set -eu
 usage() {
   cat <<END
 usage: scripts/test.sh [options]
-  --long                the long variants (about 10 minutes) after the others
+  --long                the long variants (an hour and more) after the others
   --sanitize=address    AddressSanitizer and UndefinedBehaviorSanitizer
   --sanitize=thread     ThreadSanitizer; the tests without librocksdb only
   --jobs=N              compilers and tests at a time (the number of processors, 8 at most)

@@ -77,22 +77,6 @@ static int parse_queues(struct args *a, const char *text) {
   }
 }
 
-static int parse_clients(struct args *a, const char *text) {
-  char part[32];
-  a->n_clients = 0;
-  for (;;) {
-    size_t len = strcspn(text, ",");
-    if (len >= sizeof(part) || a->n_clients == LIST_MAX)
-      return bad_option("clients", "at most 32 numbers", text);
-    memcpy(part, text, len);
-    part[len] = 0;
-    int rc = parse_number("clients", part, 1, 1000, &a->clients[a->n_clients++]);
-    if (rc != 0 || text[len] == 0)
-      return rc;
-    text += len + 1;
-  }
-}
-
 static int parse_real(const char *name, const char *text, double min, double max, double *out) {
   char *end, limit[64];
   errno = 0;
@@ -118,7 +102,7 @@ static int parse_option(struct args *a, const char *name, const char *v) {
   if (strcmp(name, "queue") == 0)
     return parse_queues(a, v);
   if (strcmp(name, "clients") == 0)
-    return parse_clients(a, v);
+    return parse_numbers(name, v, 1, 1000, a->clients, LIST_MAX, &a->n_clients);
   if (strcmp(name, "gap") == 0)
     return parse_real(name, v, 0, 1e6, &p->load.gap_us);
   if (strcmp(name, "load") == 0)

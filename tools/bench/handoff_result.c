@@ -28,24 +28,10 @@ void handoff_latencies(uint64_t *ns, size_t n, struct handoff_result *out) {
   }
 }
 
-static int cmp_double(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-/* `offset`: of a double in each result. */
-static double median(const struct handoff_result *r, size_t n, size_t offset) {
-  double v[HANDOFF_ROUNDS_MAX];
-  for (size_t i = 0; i < n; i++)
-    memcpy(&v[i], (const char *)&r[i] + offset, sizeof(v[i]));
-  qsort(v, n, sizeof(v[0]), cmp_double);
-  return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-}
-
 void handoff_medians(const struct handoff_result *r, size_t n, struct handoff_result *out) {
   /* A result is nothing but doubles. */
   for (size_t at = 0; at < sizeof(*out); at += sizeof(double)) {
-    double v = median(r, n, at);
+    double v = median_of(r, n, sizeof(*r), at);
     memcpy((char *)out + at, &v, sizeof(v));
   }
 }
