@@ -11,10 +11,10 @@
  * Three queues, with the same rules and one interface:
  *   OPQ_SINGLE   one lock and one condition variable for all PGs: the traditional queue
  *   OPQ_SHARDED  a lock and a condition variable for each shard, as Ceph's ShardedOpWQ
- *   OPQ_FAST     submitting takes no lock: a ring for each shard, which a worker empties at
- *                once; an idle worker spins for about the time that operations have been
- *                coming in, then sleeps on a futex; a submit wakes one sleeper, the last that went
- * to sleep (its cache is the warmest), and only if there is one
+ *   OPQ_FAST     submitting takes no lock: a ring for each shard, which a worker empties at once;
+ *                an idle worker spins for about the time that operations have been coming in, then
+ *                sleeps on a futex; a submit wakes one sleeper, the last that went to sleep (its
+ *                cache is the warmest), and only if there is one
  *
  * Within a shard the priorities share the workers by weight: with weights 8 and 1, and both
  * waiting, eight client operations run for each recovery operation.
@@ -69,8 +69,7 @@ struct opq_config {
   bool no_spin;
   bool inline_run; /* a submitting thread runs the operation itself if shard and PG are idle */
   bool probes;     /* fill in queued_ns and taken_ns */
-  const int
-      *cpus; /* processor of each worker (shard by shard), shards * threads numbers; NULL: free */
+  const int *cpus; /* processor of each worker, shard by shard: shards * threads; NULL: free */
   /* Runs an operation; it belongs to the callee from here on and may be freed or submitted again.
    * Called by workers and, with inline_run, by submitting threads; never for two operations of a PG
    * at once. It may submit others, but with OPQ_NOWAIT only: a worker that waits for room in its
