@@ -8,30 +8,12 @@
 #
 # usage: bench_test.sh PGLOG_BENCH DATA_DIR [MODES]
 set -u
+. "$(dirname "$0")/expect.sh"
 bench=$1
 data=$2
 modes=${3:-none,rocksdb,rocksdb+walzstd,split}
 late=${modes##*,} # the last mode, for what need not run in all
 checked=$(echo "$modes" | tr ',' '\n' | grep -c -e rocksdb -e split)
-tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
-failures=0
-
-fail() {
-  echo "FAILED: $*"
-  failures=$((failures + 1))
-}
-
-# expect CODE TEXT COMMAND...: it ends with that code, and its output has that text.
-expect() {
-  code=$1 text=$2
-  shift 2
-  "$@" >"$tmp/out" 2>"$tmp/err"
-  got=$?
-  [ "$got" -eq "$code" ] || fail "exit code $got, not $code: $*"
-  cat "$tmp/out" "$tmp/err" | grep -q -F -e "$text" || fail "no \"$text\" from: $*"
-  [ "$got" -eq "$code" ] || cat "$tmp/err"
-}
 
 small="--trace=$data/osd_small.trace.zst --before=$data/osd_small.before.zst"
 
