@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# What fio.sh and ext4.sh have in common, which read this file: options, and nbdkit with the plugin on
-# a socket in a temporary directory. Both are gone when the script ends.
+# What the scripts here have in common, which read this file: options, and nbdkit with the plugin on a
+# socket in a temporary directory. Both are gone when the script ends.
 
 self=${0##*/}
 root=$(cd "$(dirname "$0")/../.." && pwd)
 plugin=$root/build/examples/blockdev/nbdkit-osdcore-plugin.so
 mode=split size=64M parent=${TMPDIR:-/tmp} more=
-tmp= server=
+tmp=
+run= disk=       # of the next server: the directory of its socket, and that of its store
+server= servers= # processes: the one that was started last, all
 undo=: # what the script has to undo when it ends, the server is no longer there then
 
 fail() {
@@ -71,7 +73,9 @@ end() {
 
 cleanup() {
   trap '' HUP INT PIPE TERM # not half of it
-  end "$server"
+  for process in $servers; do
+    end "$process"
+  done
   $undo
   rm -rf --one-file-system "$tmp"
 }
@@ -80,6 +84,7 @@ prepare() {
   [ -f "$plugin" ] || fail "$plugin is not there; build it, or give another one by --plugin=FILE"
   tmp=$(cd "$parent" && mktemp -d "$PWD/blockdev.XXXXXX") ||
     fail "no temporary directory in $parent"
+  run=$tmp disk=$tmp/disk
   trap cleanup EXIT
   trap 'exit 1' HUP INT PIPE TERM
 }
@@ -92,21 +97,21 @@ await() {
   done
 }
 
-# serve ARGUMENTS...: nbdkit with these, on $tmp/socket.
+# serve ARGUMENTS...: nbdkit with these, on $run/socket.
 serve() {
-  rm -f "$tmp/pid" "$tmp/socket"
-  nbdkit -f -U "$tmp/socket" -P "$tmp/pid" "$@" &
-  server=$!
-  await "$tmp/pid" "$server" || fail "nbdkit ended, see above"
+  rm -f "$run/pid" "$run/socket"
+  nbdkit -f -U "$run/socket" -P "$run/pid" "$@" &
+  server=$! servers="$servers $!"
+  await "$run/pid" "$server" || fail "nbdkit ended, see above"
 }
 
-# serve_disk [OPTIONS OF NBDKIT...]
+# serve_disk [OPTIONS OF NBDKIT...]: the one in $disk
 serve_disk() {
-  serve "$@" "$plugin" "dir=$tmp/disk" "size=$size" "mode=$mode" $more
+  serve "$@" "$plugin" "dir=$disk" "size=$size" "mode=$mode" $more
 }
 
 stop_server() {
   kill "$server"
   wait "$server" || fail "nbdkit ended with $?"
-  server=
+  servers=${servers# "$server"} server=
 }
