@@ -16,6 +16,7 @@
  * At least one of the two sees the other. The same holds between a worker that makes room and a
  * submit that waits for it (taken and blocked).
  */
+#include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -105,12 +106,15 @@ void fast_wake_all(struct opq_shard *s) {
     futex_wake(&w->asleep, 1);
 }
 
-/* n operations are no longer waiting: wake as many that wait for room. */
-static void room_make(struct opq_shard *s, uint32_t n) {
-  atomic_fetch_add(&s->taken, n);
-  if (atomic_load(&s->blocked)) {
+/* n operations are no longer waiting. Submits that wait for room are woken when half of the shard's
+ * places have been taken since they were last: woken at the first one, they would go back to sleep
+ * as soon, and a wake costs more than an operation does. A full shard has that many left to take. */
+static void room_make(struct opq *q, struct opq_shard *s, uint32_t n) {
+  uint64_t half = q->c.capacity > 1 ? q->c.capacity / 2 : 1;
+  uint64_t before = atomic_fetch_add(&s->taken, n);
+  if (atomic_load(&s->blocked) && before / half != (before + n) / half) {
     atomic_fetch_add_explicit(&s->room_seq, 1, memory_order_relaxed);
-    futex_wake(&s->room_seq, (int)n);
+    futex_wake(&s->room_seq, INT_MAX);
   }
 }
 
@@ -186,7 +190,7 @@ void fast_taken(struct opq_worker *w, uint64_t last_ns, bool more) {
   struct opq_shard *s = w->s;
   uint64_t gap = (w->taken_ns - last_ns) / w->n;
   w->gap_ns += gap / 8 - w->gap_ns / 8;
-  room_make(s, w->n);
+  room_make(w->q, s, w->n);
   /* Submits leave sleepers alone while a worker looks at the ring: it has to pass the word on. */
   if (more)
     fast_wake_one(s);
